@@ -38,7 +38,6 @@ from tests.bucket_store.table_samples import STORE_ID
 
 PIECES = Path(__file__).parent / "data"
 LINEAGE = tuple((first, bytes(range(first, first + 16))) for first in range(10))
-LOG_FILES = test_format_files.FILES
 COMMITTED_PIECES = ("piece-v1-all-columns", "piece-v1-digests", "piece-v1-float")
 
 
@@ -57,28 +56,20 @@ class Instead:
 
 
 def committed_formats() -> list[Format]:
-    """Versions 1 to 3 as they lie in the repository: what was written once must be guarded for ever."""
+    """All versions as they lie in the repository: what was written once must be guarded for ever."""
     found = [
-        Format(name, (LOG_FILES / f"{name}.bin").read_bytes(), decode, is_absent=name == "intent")
-        for name, decode in test_format_files.DECODE.items()
-    ]
-    found += [
-        Format(f"{name} of version 2", (test_format_files.FILES_OF_2 / f"{name}.bin").read_bytes(), decode)
-        for name, decode in test_format_files.DECODE_OF_2.items()
-    ]
-    found += [
-        Format(f"{name} of version 3", (test_format_files.FILES_OF_3 / f"{name}.bin").read_bytes(), decode)
-        for name, decode in test_format_files.DECODE_OF_3.items()
+        Format(f"{path.stem} of version {version}", path.read_bytes(), decode, is_absent=path.stem == "intent")
+        for path, version in test_format_files.FILES.items()
+        for decode, _ in [test_format_files.CODECS[path.stem]]
     ]
     found += [
         Format(name, (PIECES / f"{name}.bin").read_bytes(), _dump, file="segment", offset=1000, version_at=8)
         for name in COMMITTED_PIECES
     ]
-    for version, folder in ((1, LOG_FILES), (2, test_format_files.FILES_OF_2)):
-        path = folder / "published.bin"
+    for path in test_format_files.MARKS:
         found.append(
             Format(
-                f"published of version {version}",
+                f"published in {path.parent.name}",
                 path.read_bytes(),
                 lambda bad, path=path: read_published(local_place(path, Instead(path, bad))),
                 is_absent=True,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
+from bucket_store.errors import NotCommittedError
+from bucket_store.log.codec import record_name
+from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import (
     ArchiveRef,
     Body,
@@ -22,6 +27,9 @@ from bucket_store.log.records import (
 )
 from bucket_store.log.state import LogState, fold
 from bucket_store.pieces.piece import PieceRef
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
+from tests.bucket_store.faulty_files import FaultyFiles
 
 NONCE = bytes(range(16))
 
@@ -75,6 +83,29 @@ def commit(window: int, epoch: int = 1, **changes: Any) -> CommitRecord:
 def envelope(number: int, body: Body, *, published: int = -1, purged: int = -1, epoch: int = 1) -> LogRecord:
     """A record with a fixed nonce."""
     return LogRecord(number, epoch, NONCE, published, purged, body)
+
+
+def new_log(root: Path | Place, *, snapshot_every: int = 1000, fs: Any = None) -> CommitLog:
+    """A store with epoch 1 claimed."""
+    place = local_place(root) if isinstance(root, Path) else root
+    CommitLog.create(place, {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
+    log = CommitLog.open(place if fs is None else local_place(place.local, fs))
+    assert log.claim_epoch("first", 6) == 1
+    return log
+
+
+def advance(log: CommitLog, windows: int) -> None:
+    """Commit that many more windows."""
+    for _ in range(windows):
+        log.place(commit(log.state.next_window, log.epoch or 0))
+
+
+def die_after_the_due_snapshot(root: Path) -> None:
+    """A claimer that places the snapshot before its claim, and never the claim."""
+    due = CommitLog.open(local_place(root)).state.next_number
+    files = FaultyFiles(lambda _, name, path: "before" if (name, path.name) == ("link", record_name(due + 1)) else None)
+    with pytest.raises(NotCommittedError):
+        CommitLog.open(local_place(root, files)).claim_epoch("second", 7)  # type: ignore[arg-type]
 
 
 expiry_keys = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)

@@ -38,6 +38,7 @@ def test_every_decoder_has_a_target() -> None:
     assert found - fuzzed - _WITHOUT_FILES_OF_THEIR_OWN.keys() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_seeds_of_the_fuzzer_keep_the_promises(name: str) -> None:
     """Sound inputs, and each field of a sound one with an odd value in its place."""

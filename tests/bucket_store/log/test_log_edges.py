@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
+from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError
 from bucket_store.log import commit_log
 from bucket_store.log.codec import encode_record, record_name
 from bucket_store.log.commit_log import CommitLog
@@ -18,23 +18,9 @@ from bucket_store.log.records import ClaimRecord, LogState, Snapshot
 from bucket_store.places.local import LocalNames, local_place
 from bucket_store.places.place import Place
 from tests.bucket_store.faulty_files import FaultyFiles
-from tests.bucket_store.log_samples import commit, envelope
+from tests.bucket_store.log_samples import advance, commit, die_after_the_due_snapshot, envelope, new_log
 
 Fault = Callable[[int, str, Path], Any]
-
-
-def new_log(root: Path, *, snapshot_every: int = 1000, fs: Any = None) -> CommitLog:
-    """A store with epoch 1 claimed."""
-    CommitLog.create(local_place(root), {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
-    log = CommitLog.open(local_place(root)) if fs is None else CommitLog.open(local_place(root, fs))
-    assert log.claim_epoch("first", 6) == 1
-    return log
-
-
-def advance(log: CommitLog, windows: int) -> None:
-    """Commit that many more windows."""
-    for _ in range(windows):
-        log.place(commit(log.state.next_window, log.epoch or 0))
 
 
 def advance_as(owner: str, log: CommitLog, windows: int) -> None:
@@ -61,14 +47,6 @@ def test_the_first_records_say_that_nothing_is_published_or_purged(tmp_path: Pat
 def test_a_snapshot_stands_at_every_thousandth_number_unless_told_otherwise(tmp_path: Path) -> None:
     """The manifest keeps it for the life of the store."""
     assert CommitLog.create(local_place(tmp_path), {}, wall_us=5).manifest.snapshot_every == 1000
-
-
-def test_a_store_nobody_has_claimed_yet_is_a_store(tmp_path: Path) -> None:
-    """Of which creating another one changes nothing."""
-    manifest = CommitLog.create(local_place(tmp_path), {}, wall_us=5).manifest
-    with pytest.raises(StoreError, match="is a store already"):
-        CommitLog.create(local_place(tmp_path), {}, wall_us=5)
-    assert CommitLog.open(local_place(tmp_path)).manifest == manifest
 
 
 def test_a_birth_that_another_has_placed_is_made_durable(tmp_path: Path) -> None:
@@ -233,15 +211,6 @@ def test_a_link_that_failed_is_told_as_that(tmp_path: Path, can_list: bool) -> N
         log.place(commit(0))
 
 
-def foreign_snapshot(root: Path, number: int) -> None:
-    """The due snapshot of a claimer that died before its claim."""
-    files = FaultyFiles(
-        lambda _, name, path: "before" if (name, path.name) == ("link", record_name(number + 1)) else None
-    )
-    with pytest.raises(NotCommittedError):
-        CommitLog.open(local_place(root, files)).claim_epoch("second", 7)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("litter", [(), (2,)])
 def test_a_claim_in_place_of_a_deleted_claim_of_its_epoch_is_fenced(tmp_path: Path, litter: tuple[int, ...]) -> None:
     """An epoch has one owner, also when a record of another sleeper stands in the number before."""
@@ -276,7 +245,7 @@ def test_a_snapshot_that_another_has_placed_is_as_good_though_all_before_it_is_g
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == "link":
             files.fault = None
-            foreign_snapshot(tmp_path, 4)
+            die_after_the_due_snapshot(tmp_path)
             fold_away(CommitLog.open(local_place(tmp_path)))
 
     files.fault = meanwhile  # type: ignore[assignment]
@@ -334,7 +303,7 @@ def test_refreshing_after_a_snapshot_neither_lists_nor_reads(tmp_path: Path) -> 
     files = FaultyFiles()
     log = new_log(tmp_path, snapshot_every=4, fs=files)
     advance(log, 2)
-    foreign_snapshot(tmp_path, 4)
+    die_after_the_due_snapshot(tmp_path)
     log.refresh()
     fold_away(log)
     assert [path.name for path in (tmp_path / "log").iterdir()] == [record_name(4)]
@@ -351,19 +320,6 @@ def test_records_that_go_while_they_are_read_are_passed_over(tmp_path: Path) -> 
     assert next(reading).number == 0
     fold_away(log)
     assert [record.number for record in reading] == [8, 9, 10]
-
-
-def test_folded_records_stay_for_the_whole_grace(tmp_path: Path) -> None:
-    """An hour, to the microsecond, unless another grace is given."""
-    log = new_log(tmp_path, snapshot_every=4)
-    advance(log, 3)
-    os.utime(tmp_path / "log" / record_name(0), (1000, 1000))
-    os.utime(tmp_path / "log" / record_name(4), (2000, 2000))
-    newest = tmp_path / "log" / record_name(5)
-    os.utime(newest, ns=(0, (2000_000_000 + 3_599_999_999) * 1000))
-    assert log.folded() == []
-    os.utime(newest, ns=(0, (2000_000_000 + 3_600_000_000) * 1000))
-    assert len(log.folded()) == 4
 
 
 def test_a_snapshot_of_a_wrong_clock_lets_nothing_be_deleted_early(tmp_path: Path) -> None:

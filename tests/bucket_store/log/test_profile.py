@@ -57,19 +57,12 @@ def test_windows_of_a_store_that_was_set_back_are_dropped(tmp_path: Path) -> Non
     assert read_profiles(local_place(tmp_path)) == (a_profile(0), a_profile(1, judge=9.0))
 
 
-def test_one_that_is_torn_or_flipped_counts_as_absent(tmp_path: Path) -> None:
-    """No reader and no start fails on it, and the next window begins a new one."""
+def test_one_that_is_torn_counts_as_absent(tmp_path: Path) -> None:
+    """No reader and no start fails on it, and the next window begins a new one. Other damage: `test_flips`."""
     write(local_place(tmp_path), a_profile(0), a_profile(1))
     path = tmp_path / FILE_NAME
-    whole = path.read_bytes()
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        assert read_profiles(local_place(tmp_path)) == ()
-    for at in range(len(whole)):
-        flipped = bytearray(whole)
-        flipped[at] ^= 1 << at % 8
-        path.write_bytes(flipped)
-        assert read_profiles(local_place(tmp_path)) == ()
+    path.write_bytes(path.read_bytes()[:-1])
+    assert read_profiles(local_place(tmp_path)) == ()
     write(local_place(tmp_path), a_profile(2))
     assert read_profiles(local_place(tmp_path)) == (a_profile(2),)
 

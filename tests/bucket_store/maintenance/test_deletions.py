@@ -35,11 +35,13 @@ BEGIN_US = 2_000_000_000_000_000
 class Obstacle:
     """A store of pieces of which a test says when a deletion goes on, which pieces are held, and what fails."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = False, failure: Exception | None = None) -> None:
         self.asked: list[list[str]] = []
         self.held: set[str] = set()
-        self.failure: Exception | None = None
+        self.failure = failure
         self.is_open = threading.Event()
+        if is_open:
+            self.is_open.set()
         self.is_entered = threading.Event()
 
     def delete(
@@ -119,8 +121,7 @@ def test_nobody_waits_for_a_deletion_and_its_end_is_told_later() -> None:
 
 def test_what_a_writer_held_is_asked_for_again_and_not_told_before() -> None:
     """Nor is anything that left after it, though its bytes are gone."""
-    store = Obstacle()
-    store.is_open.set()
+    store = Obstacle(is_open=True)
     deletion = deletion_of(store, at_once)
     pieces = [retired(window, number) for window, number in enumerate((4, 6, 6, 9))]
     store.held = {pieces[2].ref.name}
@@ -134,9 +135,7 @@ def test_what_a_writer_held_is_asked_for_again_and_not_told_before() -> None:
 
 def test_a_failure_is_raised_where_the_result_is_taken_and_tried_again() -> None:
     """As if it had happened there; what was deleted before it is not asked for again."""
-    store = Obstacle()
-    store.is_open.set()
-    store.failure = StoreError("the disk")
+    store = Obstacle(is_open=True, failure=StoreError("the disk"))
     deletion = deletion_of(store, at_once)
     deletion.begin((retired(0, 4),), keep=(), epoch=1)
     with pytest.raises(StoreError, match="the disk"):
@@ -169,9 +168,7 @@ def test_closing_ends_a_deletion_after_the_file_it_is_at() -> None:
 
 def test_closing_tells_a_failure_that_nobody_took(caplog: pytest.LogCaptureFixture) -> None:
     """The last window was over before it; no error goes unseen."""
-    store = Obstacle()
-    store.is_open.set()
-    store.failure = StoreError("the disk")
+    store = Obstacle(is_open=True, failure=StoreError("the disk"))
     deletion = deletion_of(store, at_once)
     deletion.begin((retired(0, 4),), keep=(), epoch=1)
     deletion.close()
@@ -244,6 +241,15 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
     return config.model_copy(update={"store": store})
 
 
+def dying(config: Config) -> tuple[Job, list[Callable[[], None]]]:
+    """A job whose three pieces are to be deleted, and the deletion, which waits."""
+    waiting: list[Callable[[], None]] = []
+    job = Job(config, waiting.append)
+    job.retire(0, 1, 2)
+    job.expire()
+    return job, waiting
+
+
 def test_the_log_goes_on_naming_retired_pieces_until_a_later_window_finds_them_gone(config: Config) -> None:
     """A crash before that finds them in the log, and deletes them again."""
     threads = Threads()
@@ -292,10 +298,7 @@ def test_a_failure_beside_a_window_fails_the_next_one(config: Config, monkeypatc
 
 def test_a_piece_that_comes_to_a_dying_file_meanwhile_stays(config: Config) -> None:
     """Asked for when nothing in the file was live: the next window's piece comes before the deletion does."""
-    waiting: list[Callable[[], None]] = []
-    job = Job(config, waiting.append)
-    job.retire(0, 1, 2)
-    job.expire()
+    job, waiting = dying(config)
     came = job.window(3)
     assert came.file == job.refs[0].file
     waiting.pop()()
@@ -308,10 +311,7 @@ def test_a_piece_that_comes_to_a_dying_file_meanwhile_stays(config: Config) -> N
 
 def test_no_damage_makes_a_file_go_that_pieces_still_come_to(config: Config) -> None:
     """What was live when the deletion was asked for does not tell; a flipped byte may hide what came since."""
-    waiting: list[Callable[[], None]] = []
-    job = Job(config, waiting.append)
-    job.retire(0, 1, 2)
-    job.expire()
+    job, waiting = dying(config)
     came = job.window(3)
     path = job.log.root.local / came.file
     if path.is_dir():
@@ -327,10 +327,7 @@ def test_no_damage_makes_a_file_go_that_pieces_still_come_to(config: Config) -> 
 
 def test_an_overtaken_owner_deletes_nothing_of_the_new_one(config: Config) -> None:
     """Asked for before, done after: pieces that left are dead for both, all others stay, and so do their files."""
-    waiting: list[Callable[[], None]] = []
-    job = Job(config, waiting.append)
-    job.retire(0, 1, 2)
-    job.expire()
+    job, waiting = dying(config)
     new = Job(config, at_once, windows=0)
     new.now_us = job.now_us
     new.refs = job.refs
@@ -375,8 +372,7 @@ def test_files_emptied_while_they_could_still_grow_go_at_the_next_start(config: 
 
 def test_the_thread_ends_with_its_deletion() -> None:
     """An idle job has none."""
-    store, threads = Obstacle(), Threads()
-    store.is_open.set()
+    store, threads = Obstacle(is_open=True), Threads()
     deletion = deletion_of(store, threads)
     deletion.begin((retired(0, 4),), keep=(), epoch=1)
     threads.wait()
@@ -389,8 +385,7 @@ def test_the_thread_ends_with_its_deletion() -> None:
 def test_how_long_it_took_can_be_read(caplog: pytest.LogCaptureFixture) -> None:
     """No window's profile has it."""
     caplog.set_level(logging.DEBUG, deleting.logger.name)
-    store = Obstacle()
-    store.is_open.set()
+    store = Obstacle(is_open=True)
     deletion = deletion_of(store, at_once)
     deletion.begin((retired(0, 4),), keep=(), epoch=1)
     deletion.result()

@@ -27,6 +27,8 @@ from bucket_store.pieces.rocksdb_backend import RocksPieces, _writer
 from bucket_store.pieces.store import PieceLocation, append_piece
 from tests.processes import freeze, is_alive
 
+pytestmark = pytest.mark.slow  # each starts a process
+
 _DEADLINE_S = 30.0
 STORE_ID = "ab" * 16
 
@@ -127,7 +129,6 @@ def test_an_error_is_raised_here(pieces: RocksPieces, process: MaintenanceWorker
     assert pid_of(process) == one
 
 
-@pytest.mark.slow
 def test_a_killed_process_is_replaced(
     pieces: RocksPieces, process: MaintenanceWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,7 +146,6 @@ def test_a_killed_process_is_replaced(
     assert pid_of(process) != dead
 
 
-@pytest.mark.slow
 def test_killed_when_it_has_merged(
     pieces: RocksPieces, process: MaintenanceWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +162,6 @@ def test_killed_when_it_has_merged(
     assert one.name in lying(pieces)
 
 
-@pytest.mark.slow
 def test_it_makes_place_for_another(
     pieces: RocksPieces, process: MaintenanceWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_wrong_copy_is_dropped_and_the_store_read(cache: PieceCache, harm: str
     assert everything(remote.reader(cache), [ref]) == expected
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_copy_is_found(cache: PieceCache) -> None:
     """In the header (another version too) and in the blocks."""
     remote = Remote()

@@ -344,6 +344,7 @@ def few_tables_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocksdb_backend, "_TABLES_KEPT_OPEN", 20)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_tables_open")
 def test_rocksdb_live_pieces_are_read_and_listed_beside_deletions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -371,6 +372,7 @@ def test_rocksdb_live_pieces_are_read_and_listed_beside_deletions(
     assert [pieces.read(each) for each in live.values()] == [b"%d" % at * 500 for at in live]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_tables_open")
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_rocksdb_a_missing_table_file_is_corruption(tmp_path: Path, is_kept: bool) -> None:
@@ -533,6 +535,7 @@ def test_rocksdb_a_piece_that_comes_to_an_emptied_database_stays(
     assert pieces.read(new[0]) == b"b" * 500
 
 
+@pytest.mark.slow
 def test_rocksdb_no_writer_waits_for_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compacting may take a second: a piece goes to a new database at once, however long it might wait for LOCK."""
     pieces = RocksPieces(tmp_path, lock_wait_s=600.0)
@@ -568,6 +571,7 @@ print(RocksPieces(sys.argv[1], lock_wait_s=0.0).append(shard=0, epoch=1, name="z
 """
 
 
+@pytest.mark.slow
 def test_rocksdb_a_kept_database_is_another_process_own_after_it_is_closed(tmp_path: Path) -> None:
     """Until then its pieces are read by all, and other processes' pieces go elsewhere; a deletion is to be repeated."""
 

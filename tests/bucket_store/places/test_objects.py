@@ -172,6 +172,7 @@ def test_a_server_that_never_answers(script: _Scripted, file: Place, call: Calla
         call(file)
 
 
+@pytest.mark.slow
 def test_a_creation_without_an_answer_may_still_happen(script: _Scripted, file: Place) -> None:
     """Though a later try was answered: the server may act on the first one yet."""
     script.answers = [None, 503]
@@ -179,6 +180,7 @@ def test_a_creation_without_an_answer_may_still_happen(script: _Scripted, file: 
         file.create(b"1")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there(script: _Scripted, file: Place) -> None:
     """Nothing was sent, so nothing is placed."""
     script.close()

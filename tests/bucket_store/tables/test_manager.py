@@ -84,7 +84,7 @@ def commit_buckets(shard: Shard, buckets: range, seed: int, count: int = 20) -> 
     shard.commit(rows)
 
 
-def plant(settings: TableSettings, shard: Shard, bucket: int = 0) -> Key:
+def plant(settings: TableSettings, shard: Shard, bucket: int = 0) -> None:
     """Puts a key into a resident table that no piece has: found later, it shows that the table was not rebuilt."""
     key = (1 << 60, 1)
     tables = ShardTables.open(settings, shard.pieces, shard.view())
@@ -98,12 +98,20 @@ def plant(settings: TableSettings, shard: Shard, bucket: int = 0) -> Key:
     assert table.apply(type(reader)(foreign.pieces, STORE_ID).read(part), 0) == 1
     tables.close()
     assert is_planted(settings, shard, bucket)
-    return key
 
 
 def is_planted(settings: TableSettings, shard: Shard, bucket: int = 0) -> bool:
     with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
         return bool(tables.find(bucket, digests_of([(1 << 60, 1)])).found[0])
+
+
+def planted(directory: Path) -> tuple[Shard, TableSettings]:
+    """Warm tables of two buckets, the first with a planted key."""
+    shard, settings = make_shard(directory, FULL), make_settings(directory, FULL)
+    commit_buckets(shard, range(2), seed=1)
+    check_all(settings, shard)
+    plant(settings, shard)
+    return shard, settings
 
 
 @pytest.mark.slow
@@ -422,10 +430,7 @@ def test_doubtful_tables_are_rebuilt(
     doubt: Callable[[pytest.MonkeyPatch, TableSettings, Shard], TableSettings],
 ) -> None:
     """A key planted into the table, which no piece has, is gone."""
-    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
-    commit_buckets(shard, range(2), seed=1)
-    check_all(settings, shard)
-    plant(settings, shard)
+    shard, settings = planted(tmp_path)
     settings = doubt(monkeypatch, settings, shard)
     assert not is_planted(settings, shard)
     check_all(settings, shard)
@@ -433,10 +438,7 @@ def test_doubtful_tables_are_rebuilt(
 
 def test_a_failed_advance_leaves_no_table_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task dies between two buckets: the next one throws the half-advanced tables away."""
-    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
-    commit_buckets(shard, range(2), seed=1)
-    check_all(settings, shard)
-    plant(settings, shard)
+    shard, settings = planted(tmp_path)
     commit_buckets(shard, range(2), seed=2)
     real, calls = TableFile.apply, []
 
@@ -488,10 +490,7 @@ def test_a_stale_view_of_an_earlier_owner_is_refused(tmp_path: Path) -> None:
 
 def test_the_next_owner_finds_the_tables(tmp_path: Path) -> None:
     """A restart, or another machine's windows in between: the tables are advanced, not recreated."""
-    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
-    commit_buckets(shard, range(2), seed=1)
-    check_all(settings, shard)
-    plant(settings, shard)
+    shard, settings = planted(tmp_path)
     shard.claim(b"second")
     commit_buckets(shard, range(2), seed=2)
     shard.claim(b"third")

@@ -15,6 +15,8 @@ from tests.deduper.store_memory import StoreMemory
 from tests.deduper.streams import Stream, Window
 from tests.oracle import Row, Settings
 
+pytestmark = pytest.mark.slow
+
 SHARDS, PERIOD, TABLES = 2, 12, 2
 TABLE_BYTES = file_bytes(TableLayout(True, False, True, one_table=False), capacity_for(16) + LEAST_SLACK)
 

@@ -13,6 +13,7 @@ from tests.deduper.kafka.mock_cluster import MockCluster
 PLACES = [TopicPartition("t", number) for number in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leader", [1, 2], ids=["the same broker again", "another broker"])
 def test_offsets_are_given_after_a_leader_has_moved(leader: int) -> None:
     """The client's leaders are stale after a move: one answer may fail, the next one is right."""

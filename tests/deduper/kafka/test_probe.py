@@ -73,6 +73,7 @@ def server(*answers: bytes | None, tls: ssl.SSLContext | None = None, stays: boo
         serving.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answers", "says", "lasts"),
     [
@@ -98,6 +99,7 @@ def test_a_login_that_fails_is_no_fault_of_the_server() -> None:
         assert probe(address, {"security.protocol": "SASL_PLAINTEXT", **login}, 5) == Server(address)
 
 
+@pytest.mark.slow
 def test_who_never_answers_is_not_waited_for() -> None:
     """Neither at the first byte nor in the middle; many at once take no longer than one."""
     with server(stays=True) as silent, server(b"\0\0\0", stays=True) as slow:
@@ -109,6 +111,7 @@ def test_who_never_answers_is_not_waited_for() -> None:
     assert all("no answer within" in one.error for one in found)
 
 
+@pytest.mark.slow
 def test_an_address_without_a_server() -> None:
     """Refused, or unknown: reported long before an answer would be late, and waiting may help."""
     for address, says in (("127.0.0.1:9", "Connection refused"), ("no.such.invalid:9092", "Failed to resolve")):

@@ -141,6 +141,7 @@ def test_other_periods_answer_as_a_job_with_them(seed: int, lookup: str) -> None
         assert meter.totals.gains[each] == counts["duplicate"] - found["duplicate"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_estimates_are_unbiased(seed: int) -> None:
     """The eight samples of one key in eight, one for each value of the bits, add up to eight times the count."""
@@ -171,6 +172,7 @@ def _turned(windows: list[Window], turn: int) -> list[Window]:
     return [[[Row((names.get(row.key[0]),), row.expiry) for row in part] for part in parts] for parts in windows]
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_count() -> None:
     """Of a hundred samples of a stream at least 90 have the count in their 95 % interval."""
     windows, settings = stream(5, keys=600, rows=400, windows=6, heavy=False), settings_of("own_bucket")
@@ -185,6 +187,7 @@ def test_intervals_hold_the_count() -> None:
     assert held >= 90
 
 
+@pytest.mark.slow
 def test_a_full_sample_halves() -> None:
     """A sample that would hold too many keys drops half of them, keeps its room, and counts on by the new rate."""
     windows, settings = stream(7, keys=3000, rows=300), settings_of("own_bucket")

@@ -159,6 +159,7 @@ def test_rows_that_changed_before_they_were_sent_are_damage(mixed: Mixed) -> Non
     assert mixed.found() == [Check.OUTPUTS_BYTES]
 
 
+@pytest.mark.slow
 def test_after_the_mark_what_was_staged_goes(mixed: Mixed) -> None:
     """A crash between mark and clean-up leaves it: sound, an orphan, and gc deletes it; sound after that too."""
     mixed.publish()

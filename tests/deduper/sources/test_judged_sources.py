@@ -107,6 +107,7 @@ def windows(tmp_path: Path) -> Windows:
     return Windows(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold_windows", [1, 3, 1000])
 def test_every_file_is_read_once_whatever_is_folded(tmp_path: Path, fold_windows: int) -> None:
     """Over folds, snapshots and restarts; and the folds leave what they must and nothing else."""

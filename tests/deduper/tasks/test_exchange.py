@@ -76,6 +76,7 @@ def test_an_attempt_has_a_folder_that_nobody_else_looks_into(tmp_path: Path) -> 
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_what_a_dead_process_has_left_goes_with_the_next_start(tmp_path: Path) -> None:
     """Of any store, in memory and on the disk; while the process lives, nobody touches it."""
     code = (

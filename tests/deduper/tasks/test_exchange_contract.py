@@ -339,6 +339,7 @@ def root() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @given(window=windows, second=windows)
 @settings(max_examples=examples(40), deadline=None)
 def test_all_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, second: Window) -> None:

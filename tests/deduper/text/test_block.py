@@ -173,6 +173,7 @@ def test_beyond_the_greatest_float() -> None:
     assert found.slow_lines == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [json_lines, csv_lines])
 @pytest.mark.parametrize("seed", range(8))
 def test_verdicts_do_not_depend_on_the_projection(seed: int, made: Any) -> None:

@@ -75,6 +75,7 @@ def test_ordinary_lines_of_csv_are_plain(seed: int) -> None:
     assert set(statuses(lines, wide)) == {kernels.NOT_PLAIN}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["json", "csv"])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_exact_parser_agrees(seed: int, kind: str) -> None:
@@ -421,6 +422,7 @@ def utf8_cases() -> Iterator[bytes]:
                         yield bytes([first, second, third, fourth])
 
 
+@pytest.mark.slow
 def test_utf8_as_python_has_it() -> None:
     """No overlong form, no surrogate, nothing above U+10FFFF, nothing cut off."""
     lines = list(utf8_cases())

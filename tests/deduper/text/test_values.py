@@ -383,6 +383,7 @@ def test_local_times_beyond_python() -> None:
     assert read("timestamp", Token.TEXT, "-0044-03-15", "Europe/Berlin") == local - 3208 * 1_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
 def test_rules_repeat_with_the_calendar(zone: str) -> None:
     """Every half hour of a year is as 400 years earlier, up to the last of year 9999 and from the first of 10000."""

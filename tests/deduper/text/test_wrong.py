@@ -101,6 +101,7 @@ def test_a_missing_field_differs_from_a_null() -> None:
     assert of_csv.fields('"a,b",c') == ["a,b", "c"]
 
 
+@pytest.mark.slow
 def test_an_explanation_agrees_with_the_parser_and_holds_no_value() -> None:
     """A line has a reason just if the exact parser refuses it; no line affects the next; no reason has a value."""
     draw = random.Random(5)

@@ -70,6 +70,7 @@ def spools(world: World) -> list[Path]:
     return list(world.root.glob("*/spool/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".rows", ".keys", ".verdicts", ".firsts"])
 def test_a_spool_that_does_not_fit_into_memory_goes_to_the_disk(
     world: World, fill: Callable[..., None], ending: str
@@ -86,6 +87,7 @@ def test_a_spool_that_does_not_fit_into_memory_goes_to_the_disk(
     assert not spools(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".rows", ".keys", ".verdicts", ".firsts"])
 def test_a_spool_that_fits_nowhere_ends_the_job_and_says_where(
     world: World, fill: Callable[..., None], ending: str, monkeypatch: pytest.MonkeyPatch

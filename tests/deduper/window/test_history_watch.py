@@ -17,6 +17,8 @@ from tests.deduper.leaks.test_meter import settings_of, stream
 from tests.deduper.small_service import Process, Trial, World, machine_of
 from tests.deduper.window.test_leak_watch import run, texts
 
+pytestmark = pytest.mark.slow
+
 PORTS = ("unique", "duplicate", "expired", "error")
 
 

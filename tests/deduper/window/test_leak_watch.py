@@ -24,6 +24,8 @@ from tests.deduper.leaks.test_meter import MEMORY, PERIOD, missed, settings_of, 
 from tests.deduper.small_service import Process, Trial, World, machine_of
 from tests.oracle import Row, Settings
 
+pytestmark = pytest.mark.slow
+
 OWN = settings_of("own_bucket")
 
 

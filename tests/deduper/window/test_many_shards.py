@@ -50,6 +50,7 @@ class Sent:
         return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_pool", [False, True])
 def test_a_task_gets_the_view_of_its_own_shard_alone(tmp_path: Path, has_pool: bool) -> None:
     """At most 64 KiB of a store of 1,000 shards with 50 live pieces each."""

@@ -472,6 +472,7 @@ def deletions(job: Job) -> list[DeletionRecord]:
     return [record.body for record in job.log.records() if isinstance(record.body, DeletionRecord)]
 
 
+@pytest.mark.slow
 def test_dead_pieces_leave_the_store_together(job: Job) -> None:
     """Once there are eight a shard, since a record costs two syncs; named with the last window that they hold."""
     for window in range(16):
@@ -486,6 +487,7 @@ def test_dead_pieces_leave_the_store_together(job: Job) -> None:
     assert job.log.state.pieces == {}
 
 
+@pytest.mark.slow
 def test_fifteen_dead_pieces_of_two_shards_are_too_few(job: Job) -> None:
     """They wait for another one."""
     for window in range(15):
@@ -518,6 +520,7 @@ def test_bytes_of_dead_pieces_stay_for_the_grace(job: Job) -> None:
     assert job.log.state.retired == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 def test_starts_of_one_window_each_do_not_gather_dead_pieces(tmp_path: Path, backend: str) -> None:
     """Fifty of them, 20 minutes apart, in which all keys of a window are dead two windows later.
@@ -766,6 +769,7 @@ def test_the_files_of_a_window_are_known_and_folded(tmp_path: Path) -> None:
     assert job.log.state.judged.through_window == 1
 
 
+@pytest.mark.slow
 def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fold, and the compaction once it is over: a job of one window a start would never have either.
 

@@ -196,6 +196,7 @@ def test_a_compressed_file_is_read_to_its_end(
     assert part.plain_bytes > part.size_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_a_compressed_file_that_is_cut_off_is_for_spark(reading: TextReading, suffix: str, pieces: int) -> None:
