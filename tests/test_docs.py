@@ -293,7 +293,7 @@ def test_sizes_are_the_measured_ones() -> None:
         assert live * float(disk) == pytest.approx(float(room) * 1e9, rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_pages_build_as_a_site_without_a_warning(tmp_path: Path) -> None:
     """Every link leads to a page and a heading, every page has a place in the navigation."""
     build = [
@@ -336,7 +336,7 @@ def test_the_picture_of_the_processes_is_that_of_its_source() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_tutorial_and_the_back_up_run_as_written(tmp_path: Path) -> None:
     """From an empty folder, block by block; each shows what the page says."""
     folder = tmp_path / "job"

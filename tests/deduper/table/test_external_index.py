@@ -110,7 +110,7 @@ CALLS = ("claim", "find", "take_numbers", "put", "add", "advance")
 
 
 @services
-@pytest.mark.slow
+@pytest.mark.night(but=["kill-put", "kill-claim", "restart-add", "flush-find"])
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("what", ["kill", "restart", "restart with its entries", "flush"])
 def test_a_server_that_dies_amid_a_write(what: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

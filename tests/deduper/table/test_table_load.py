@@ -162,6 +162,14 @@ def test_a_table_without_partitions_and_an_empty_batch(place: Place) -> None:
     assert (again.rows, again.files) == (0, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.night(
+    but=[
+        *("delta-index.merged", "delta-table.3.staged", "delta-table.5.placed", "delta-table.5.committed"),
+        *("delta-table.6.port", "parquet-index.state", "parquet-table.4.planned", "parquet-table.placed"),
+        *("parquet-table.6.published", "parquet-table.7.port"),
+    ]
+)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_at_each_step(step: str, place: Place) -> None:
     """Afterwards the same batch: nothing lost, nothing twice, and the ports have each row of the loads that count."""
@@ -651,6 +659,8 @@ def test_a_log_that_was_cleaned_up(tmp_path: Path) -> None:
         assert place.leftovers() == []
 
 
+@pytest.mark.slow
+@pytest.mark.night(but=["delta-0", "parquet-1"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_against_a_dictionary(seed: int, place: Place) -> None:
     """Loads, deaths, foreign commits and removals, restores, lost indexes: each key of a day once, and none lost."""

@@ -254,7 +254,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.night
+@pytest.mark.night(but=["file-sums", "objects-bests", "file-lists", "objects-own"])
 @pytest.mark.parametrize(
     "aggregates",
     [
