@@ -24,7 +24,8 @@ from deduper.config.problems import ConfigError
 from deduper.config.sections import PORTS
 from deduper.units import MAX_I64
 from deduper.window.policy import settings_hash
-from tests.deduper.kafka_configs import BASE, JAAS, SSL, kafka_source, loaded, problems_of
+from tests.deduper.config.cases import problems_of
+from tests.deduper.kafka_configs import BASE, JAAS, SSL, kafka_source, loaded
 
 ROOT = Path(__file__).parent.parent.parent.parent.parent
 
