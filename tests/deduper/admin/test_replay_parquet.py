@@ -32,6 +32,7 @@ from tests.deduper.small_service import Killed, armed
 from tests.deduper.store_samples import Window, make_store, write_config
 from tests.forked import command
 
+pytestmark = pytest.mark.slow
 POINTS = ["replay.written", "replay.recorded", "replay.renamed"]
 FILES = {"a.parquet": 0, "day=1/b.parquet": 0, "c.parquet": 1}
 """Files of the source with the window that judged each."""

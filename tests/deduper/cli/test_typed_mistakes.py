@@ -176,34 +176,41 @@ CASES: dict[str, tuple[str, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_mistake_gets_its_message(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing on standard output, no trace, and what to do."""
-    monkeypatch.chdir(tmp_path)
-    file = write_config(tmp_path)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Configs with their stores, and files that are none; no mistake changes anything in it."""
+    folder = tmp_path_factory.mktemp("typed")
+    file = write_config(folder)
     make_store(file, [Window([SeenKey(("a", 1), BEGIN_US // HOUR_US, BEGIN_US, 3)], BEGIN_US)])
     text = file.read_text(encoding="utf-8")
-    file.rename("job.yaml")
-    for url in ("never", "empty", "none-yet"):
-        other = Path(f"{url}.yaml")
-        expiry = (
-            "expiry: {by: never}" if url == "never" else "expiry: {by: event_time, field: ts, period: 24h, span: 1h}"
-        )
-        kept = [line for line in text.splitlines() if not line.startswith("expiry:")]
+    file.rename(folder / "job.yaml")
+    kept = [line for line in text.splitlines() if not line.startswith("expiry:")]
+    by_time = "expiry: {by: event_time, field: ts, period: 24h, span: 1h}"
+    for url, expiry in (("never", "expiry: {by: never}"), ("empty", by_time), ("none-yet", by_time)):
+        other = folder / f"{url}.yaml"
         other.write_text("\n".join([*kept, expiry]).replace("file:state", f"file:{url}") + "\n", encoding="utf-8")
         if url != "none-yet":
-            make_store(other.absolute(), [Window()] if url == "never" else [])
-    Path("none-yet.yaml").rename("new.yaml")
-    Path("data.csv").write_text("user,id\na,1\n", encoding="utf-8")
-    Path("bytes.yaml").write_bytes(bytes(range(256)))
-    Path("tab.yaml").write_text("source:\n\tformat: files\n", encoding="utf-8")
-    Path("colon.yaml").write_text("name clicks\nkey: user\n", encoding="utf-8")
+            make_store(other, [Window()] if url == "never" else [])
+    (folder / "none-yet.yaml").rename(folder / "new.yaml")
+    (folder / "data.csv").write_text("user,id\na,1\n", encoding="utf-8")
+    (folder / "bytes.yaml").write_bytes(bytes(range(256)))
+    (folder / "tab.yaml").write_text("source:\n\tformat: files\n", encoding="utf-8")
+    (folder / "colon.yaml").write_text("name clicks\nkey: user\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mistake_gets_its_message(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on standard output, no trace, and what to do; no file is made or changed."""
+    monkeypatch.chdir(folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     command, code, message = CASES[name]
     result = CliRunner().invoke(app, [word.replace("#", " ") for word in command.split()])
-    expected = message.format(tmp_path)
+    expected = message.format(folder)
     shown = result.stderr.rstrip("\n")
     assert (result.exit_code, result.stdout) == (code, "")
     assert shown == expected or (name == "set-foreign-type" and shown.startswith(expected))
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

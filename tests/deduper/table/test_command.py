@@ -15,6 +15,8 @@ from deduper.units import approximate_size
 from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, ROLLBACK_STEPS, STEPS, Place, Row, arrow
 from tests.forked import command
 
+pytestmark = pytest.mark.slow
+
 
 def deliver(folder: Path, name: str, rows: list[Row]) -> None:
     """A file of the batch."""

@@ -602,6 +602,7 @@ def test_tokens() -> None:
     assert len(more.earlier) <= 1001
 
 
+@pytest.mark.slow
 def test_the_committed_state_is_read_and_written(tmp_path: Path) -> None:
     """Version 1, byte for byte; each cut and each flipped bit is found."""
     data = (SAMPLES / "external-state-1.bin").read_bytes()

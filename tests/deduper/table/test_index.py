@@ -102,6 +102,8 @@ def check(index: PieceIndex, files: Files, live: list[DataFile], columns: KeyCol
         assert set(paths) == holders[one], f"{one} is believed to be in {paths}"
 
 
+@pytest.mark.slow
+@pytest.mark.night(but=["small-global-0", "small-partition-1", "large-global-2"])
 @pytest.mark.usefixtures("slices")
 @pytest.mark.parametrize("seed", range(4))
 def test_random_files_against_a_dictionary(seed: int, columns: KeyColumns, tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from deduper.table.upkeep.verify import verify
 from tests.deduper.table.scene import CHANGE_STEPS, EPOCH, SERVER_STEPS, Place, Row, arrow, dying, foreign
 from tests.deduper.table.test_table_change_deaths import Model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def source(tmp_path: Path) -> None:
@@ -99,7 +101,6 @@ def histories() -> Iterator[ParameterSet]:
             yield pytest.param(index, seed, marks=marks, id=f"{name}-{seed}")
 
 
-@pytest.mark.slow
 @pytest.mark.night(
     but=[
         *("delta-exact-0-global", "parquet-bloom-0-partition", "parquet-simple-0-global", "delta-own-0-partition"),

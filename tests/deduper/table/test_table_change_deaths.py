@@ -20,6 +20,7 @@ from deduper.table.query.tag import tag
 from deduper.table.upkeep.verify import verify
 from tests.deduper.table.scene import CHANGE_STEPS, Place, Row, arrow, dying, foreign
 
+pytestmark = pytest.mark.slow
 Rows = list[tuple[int, str, int]]
 
 
@@ -62,7 +63,6 @@ class Model:
         return list(kept.values())
 
 
-@pytest.mark.slow
 @pytest.mark.night(
     but=[
         *("delta-table.3.staged-upsert", "delta-table.4.planned-delete", "delta-table.5.committed-upsert"),
@@ -155,7 +155,6 @@ def test_a_log_of_a_dead_delete_that_was_cleaned_up(tmp_path: Path) -> None:
         assert not list(place.root.glob(f"{PRIVATE}/staging/*"))
 
 
-@pytest.mark.slow
 @pytest.mark.night(but=["delta-0-moves", "parquet-1-stays", "delta-2-partition", "parquet-3-partition"])
 @pytest.mark.parametrize("scope", ["partition", "stays", "moves"])
 @pytest.mark.parametrize("seed", range(5))

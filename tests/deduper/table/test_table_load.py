@@ -40,6 +40,8 @@ from deduper.table.write.lock import locked
 from tests.deduper.small_service import armed
 from tests.deduper.table.scene import STEPS, Place, Row, arrow, dying, foreign
 
+pytestmark = pytest.mark.slow
+
 
 def test_two_loads_of_one_batch(place: Place) -> None:
     """The second adds nothing; its receipt names the files; ports have every other row, and why."""
@@ -162,7 +164,6 @@ def test_a_table_without_partitions_and_an_empty_batch(place: Place) -> None:
     assert (again.rows, again.files) == (0, 0)
 
 
-@pytest.mark.slow
 @pytest.mark.night(
     but=[
         *("delta-index.merged", "delta-table.3.staged", "delta-table.5.placed", "delta-table.5.committed"),
@@ -659,7 +660,6 @@ def test_a_log_that_was_cleaned_up(tmp_path: Path) -> None:
         assert place.leftovers() == []
 
 
-@pytest.mark.slow
 @pytest.mark.night(but=["delta-0", "parquet-1"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_against_a_dictionary(seed: int, place: Place) -> None:

@@ -25,6 +25,8 @@ from deduper.table.query.tag import tag
 from deduper.table.settings import LoadedLoad, load_config
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, dying, foreign
 
+pytestmark = pytest.mark.slow
+
 
 def config(place: Place, more: str = "") -> LoadedLoad:
     """The configuration of the place, with further settings."""

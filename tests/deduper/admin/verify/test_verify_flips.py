@@ -18,6 +18,7 @@ from deduper.admin.verify.run import Verification, verify_store, verify_target
 from tests.deduper.damage_by_hand import flip, remember_again
 from tests.deduper.whole_job import KINDS, WholeJob
 
+pytestmark = pytest.mark.slow
 FLIPS = 12
 _FRAME_STATE = range(8, 16)
 """Of a frame in a segment: any eight bytes but `--dead--` mean that the piece lives."""
@@ -46,7 +47,6 @@ FILES: dict[str, Callable[[WholeJob], list[Path]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
 def test_every_flipped_bit_is_a_finding_in_that_file(
     files: Callable[[WholeJob], list[Path]], sound: WholeJob, tmp_path: Path
@@ -74,7 +74,6 @@ def _in_frame_state(segment: bytes, offset: int) -> bool:
     return offset - at in _FRAME_STATE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["state/published", "state/heartbeat", "state/intents/000001", "out/unique/_published"]
 )
@@ -97,7 +96,6 @@ def test_what_counts_as_absent_when_damaged_is_told(name: str, sound: WholeJob, 
         file.write_bytes(whole)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["own_bucket", "all_live", "double", "never"])
 @pytest.mark.parametrize("slice_entries", [1, 7, 1 << 21])
 def test_a_key_twice_is_found_in_whatever_slice_it_lies(

@@ -226,6 +226,7 @@ def test_what_is_written_down_for_people_is_valid(tmp_path: Path) -> None:
     assert kafka_source(config).record == {"arrived": "timestamp"}
 
 
+@pytest.mark.slow
 def test_checking_a_file_loads_no_client(tmp_path: Path) -> None:
     """Not of Kafka, which takes as long as all the rest."""
     (tmp_path / "job.yaml").write_text(BASE, encoding="utf-8")

@@ -193,6 +193,7 @@ broken = Own("points", 0.0, lambda state, value: state + 1 / value, less, lambda
 """
 
 
+@pytest.mark.slow
 def test_aggregates_of_one_s_own_that_fail_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command says which, and after a correction answers the same events; a compiled one beside them."""
     monkeypatch.syspath_prepend(tmp_path)

@@ -107,6 +107,7 @@ def test_a_stream_that_is_not_well(tmp_path: Path) -> None:
             assert page.health() == ["publishing stuck: a committed window has not been published for 1300 s"]
 
 
+@pytest.mark.slow
 def test_the_status_of_a_store(tmp_path: Path) -> None:
     """Beside no owner, without a window of its own."""
     scene = Scene(tmp_path, {"late_ranges": "correct"})
