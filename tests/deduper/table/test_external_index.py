@@ -481,7 +481,7 @@ def test_a_copy_that_takes_the_index_before_entries_are_written(
 
 
 @services
-@pytest.mark.slow
+@pytest.mark.night(but=["0"])
 @pytest.mark.parametrize("seed", range(2))
 def test_random_histories_of_copies(seed: int, redis_server: RedisServer, tmp_path: Path) -> None:
     """Two copies of a folder in turns, with deaths, snapshots and restores: each has its own keys, each once."""
