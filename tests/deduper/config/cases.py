@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deduper.config.load import load_config
+from deduper.config.messages import findings
 from deduper.config.problems import ConfigError
 
 Case = tuple[str, str, list[str]]
@@ -45,3 +47,14 @@ def problems_of(text: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> 
     except ConfigError as error:
         return [problem.headline.removeprefix("job.yaml:").replace(f"{directory}/", "") for problem in error.problems]
     return []
+
+
+def check_words(settings: dict[str, Any], base_dir: Path, value: object) -> None:
+    """The settings, with an odd value, are taken, or everything that is wrong with them has words and advice."""
+    config, found = findings(settings, base_dir=base_dir)
+    assert (config is None) == bool(found), value
+    for finding in found:
+        assert "is not valid:" not in finding.what, (value, finding)
+        assert finding.path, (value, finding)
+        assert finding.what, (value, finding)
+        assert finding.write, (value, finding)

@@ -221,13 +221,9 @@ sink-option | topic: unique} | topic: unique, options: {kafka.transactional.id: 
 sink-option-partitioner | topic: unique} | topic: unique, options: {kafka.partitioner.class: Mine}}
   18:52: sinks.unique.options.kafka.partitioner.class: cannot be set: keys go to the partitions of Kafka's default
       partitioner; leave it out
-sink-delta | format: parquet | format: delta
-  20:21: sinks.expired.format: `delta` is not in this release; write one of parquet, json, csv, kafka, none
 sink-csv | format: parquet | format: csv
   20:21: sinks.expired.format: CSV cannot hold column `tags` of type array<string>; write `format: parquet` or `format:
       json`
-hdfs | file:state | hdfs://host:9000/
-  16:14: store.url: `hdfs://host:9000/` is not the URL of a folder in HDFS; write `hdfs://HOST:PORT/PATH`
 """,
     {"JAAS": JAAS, "JSON_VALUE": JSON_VALUE, "SSL": SSL},
 )
