@@ -300,6 +300,7 @@ def test_a_death_while_keys_are_spread(step: str, nth: int, tmp_path: Path, monk
     check(index, files, live, columns, 99)
 
 
+@pytest.mark.slow
 def test_no_load_waits_for_a_rewriting_of_the_whole_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load writes a bounded number of keys; in all each key is written a few times, and has few pieces to look in."""
     make_small(monkeypatch)

@@ -24,7 +24,7 @@ from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
-from tests.tiers import examples
+from tests.tiers import is_night
 
 pytestmark = pytest.mark.usefixtures("storage")
 
@@ -271,7 +271,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
     ids=["sums", "bests", "lists", "own"],
 )
 @settings(
-    max_examples=examples(60),
+    max_examples=60 if is_night() else 15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
