@@ -268,6 +268,7 @@ def test_the_image_is_made_of_what_is_here() -> None:
     assert re.search(r"^USER (\d+):\1$", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_linters_are_content() -> None:
     """hadolint with the Dockerfile, the schema of Compose with docker-compose.yml."""
     done = subprocess.run(

@@ -188,11 +188,12 @@ def test_commands_in_sentences_are_those_of_the_program(file: Path) -> None:
 def test_commands_in_messages_are_those_of_the_program() -> None:
     """Of errors, remedies and help texts; a value that is filled in is one word."""
     count = 0
-    for source in SOURCES:
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    texts = [text for source in SOURCES if "`deduper " in (text := source.read_text(encoding="utf-8"))]
+    for text in texts:
+        for node in ast.walk(ast.parse(text)):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts)
-            for command in re.findall(r"`(deduper (?!(?:table )?1\b)[^`]+)`", text):
+            said = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts)
+            for command in re.findall(r"`(deduper (?!(?:table )?1\b)[^`]+)`", said):
                 check_mentioned(mentioned(command))
                 count += 1
     assert count > 50
@@ -228,6 +229,7 @@ def test_each_program_of_a_page_is_run_or_listed() -> None:
     assert {name for name in programs if not name.endswith(".json")} == {"deduper", *RUN, *NOT_RUN}
 
 
+@pytest.mark.slow
 def test_options_of_scripts_in_pages_are_theirs() -> None:
     """Of the examples that are Python programs."""
     asked = 0
@@ -293,7 +295,7 @@ def test_sizes_are_the_measured_ones() -> None:
         assert live * float(disk) == pytest.approx(float(room) * 1e9, rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_pages_build_as_a_site_without_a_warning(tmp_path: Path) -> None:
     """Every link leads to a page and a heading, every page has a place in the navigation."""
     build = [
@@ -336,7 +338,7 @@ def test_the_picture_of_the_processes_is_that_of_its_source() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_tutorial_and_the_back_up_run_as_written(tmp_path: Path) -> None:
     """From an empty folder, block by block; each shows what the page says."""
     folder = tmp_path / "job"

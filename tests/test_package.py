@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_wheel_has_what_the_service_needs_and_no_tests(wheel: Path) -> None:
     """Every module and data file of both packages, under the names that are imported, and nothing else."""
     with zipfile.ZipFile(wheel) as opened:
@@ -65,7 +65,7 @@ def test_a_wheel_has_what_the_service_needs_and_no_tests(wheel: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_wheel_gives_a_first_result_without_the_clone(wheel: Path, tmp_path: Path) -> None:
     """A new environment, another folder: `deduper quickstart` runs the real job, and its numbers are as expected."""
     venv.create(tmp_path / "venv", with_pip=True)
@@ -101,6 +101,7 @@ SHELLS = {
 
 
 @pytest.mark.slow
+@pytest.mark.night(but=["inspect win-window-bash", "inspect win-window-zsh"])
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("words", "found"), [("qui", "quickstart"), ("inspect win", "window"), ("config val", "validate")]
@@ -116,6 +117,7 @@ def test_shells_complete_commands(shell: str, words: str, found: str) -> None:
     assert found in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_help_names_completion() -> None:
     """`deduper --help` says how to get it."""
     shown = subprocess.run([str(PROGRAM), "--help"], capture_output=True, text=True, check=True).stdout

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.load import load_config
 from deduper.config.model import Config
-from deduper.config.problems import ConfigError
 
 BASE = """\
 name: clicks
@@ -40,18 +37,6 @@ SSL = "    kafka.security.protocol: SSL\n"
 FROM_TOMBSTONES = BASE[BASE.index("  tombstones:") : BASE.index("store:")]
 TO_TOMBSTONES = FROM_TOMBSTONES.replace("tombstones: error", "tombstones: judge").replace("field: ts", "field: arrived")
 JAAS = "kafka.sasl.jaas.config"
-
-
-def problems_of(text: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Everything that is wrong with a config file of this text, as headlines without the file."""
-    monkeypatch.chdir(directory)
-    file = Path("job.yaml")
-    file.write_text(text, encoding="utf-8")
-    try:
-        load_config(file, environment={})
-    except ConfigError as error:
-        return [problem.headline.removeprefix("job.yaml:").replace(f"{directory}/", "") for problem in error.problems]
-    return []
 
 
 def loaded(text: str, directory: Path, **given: Any) -> Config:

@@ -34,6 +34,7 @@ from deduper.window.recovery import open_or_create
 from deduper.window.table_folder import table_settings
 from tests.deduper.published_store import WALL_US, Kind, PublishedStore
 
+pytestmark = pytest.mark.slow
 HOUR_US = 3_600_000_000
 LATER_US = time.time_ns() // 1000 + 10 * HOUR_US
 """When everything that a test writes is past the grace."""
@@ -96,7 +97,6 @@ def test_a_list_changes_nothing(store: PublishedStore) -> None:
     assert files(store) == before
 
 
-@pytest.mark.slow
 def test_deleting_leaves_the_store_and_nothing_else(store: PublishedStore) -> None:
     """Afterwards there is nothing to list, the pieces are the ones from before, and the newest intent stays."""
     state = store.open().log.state
@@ -170,7 +170,6 @@ def test_a_job_that_starts_meanwhile_ends_it(store: PublishedStore, monkeypatch:
     assert (store.directory / "state" / "checkpoint" / "000001").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2, 5])
 def test_broken_off_it_can_be_run_again(store: PublishedStore, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every deletion the store is whole."""

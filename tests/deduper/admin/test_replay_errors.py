@@ -33,6 +33,7 @@ from tests.deduper.small_service import Killed, armed
 from tests.deduper.store_samples import Window, make_store, write_config
 from tests.forked import command
 
+pytestmark = pytest.mark.slow
 POINTS = ["replay.written", "replay.recorded", "replay.renamed"]
 Row = tuple[str, str, int, str | None]
 """Reason, file below the source's folder, position, text."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -30,8 +29,8 @@ from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import source_digest
 from tests.deduper.small_service import Killed, armed
 from tests.deduper.store_samples import Window, make_store, write_config
-from tests.forked import command
 
+pytestmark = pytest.mark.slow
 POINTS = ["replay.written", "replay.recorded", "replay.renamed"]
 FILES = {"a.parquet": 0, "day=1/b.parquet": 0, "c.parquet": 1}
 """Files of the source with the window that judged each."""
@@ -147,17 +146,6 @@ def test_a_death_at_any_point_loses_and_repeats_nothing(job: Job, point: str, ot
         assert Counter(job.sent()) == Counter([*ALL, *(["a.parquet:1", "day=1/b.parquet:1"] if nth > 1 else [])])
         assert job.replay().rows == {}
         assert not list(job.folder.rglob(".*"))
-
-
-@pytest.mark.parametrize("point", POINTS)
-def test_a_killed_command_is_finished_by_the_next(job: Job, point: str) -> None:
-    """SIGKILL to the real command."""
-    words = ["replay-errors", str(job.file), "--json"]
-    killed = command(*words, armed=f"{point}=kill")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    report = json.loads(command(*words).stdout)
-    assert Counter(job.sent()) == Counter(ALL)
-    assert (report["number"] is None) == (point != "replay.written")
 
 
 def test_what_fails_again_is_sent_by_again_alone(job: Job) -> None:

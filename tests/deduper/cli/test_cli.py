@@ -77,29 +77,6 @@ def config_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_all_commands_are_there() -> None:
-    """A command that goes missing is a break of promise."""
-    assert {" ".join(words) for words in COMMANDS} >= {
-        "init",
-        "quickstart",
-        "run",
-        "doctor",
-        "status",
-        "explain",
-        "report",
-        "verify",
-        "gc",
-        "repair",
-        "bench",
-        "config validate",
-        "config show",
-        "config schema",
-        "inspect key",
-        "inspect window",
-        "inspect bucket",
-    }
-
-
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words: tuple[str, ...]) -> None:
     """What it does, what each parameter is, how it ends, and where to read about it."""
@@ -378,12 +355,3 @@ def test_a_damaged_store_ends_verify_with_4(config_file: Path) -> None:
     assert result.exit_code == 4
     assert "NOT sound: 1 problem found" in result.stdout
     assert json.loads(run("verify", config_file, "--json").stdout)["sound"] is False
-
-
-def test_a_key_of_another_shape_is_wrong_usage(config_file: Path) -> None:
-    """The error lists the columns and types of the key."""
-    result = run("inspect", "key", config_file, "a")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: the key has 2 columns (user string, id bigint), and 1 value was given; ")
-    result = run("inspect", "key", config_file, "a", str(2**63))
-    assert (result.exit_code, result.stderr) == (2, f"error: {2**63} is no bigint\n")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from deduper.cli.command import print_error
 from deduper.cli.main import app
 from deduper.errors import ExitCode
+from tests.deduper.config.cases import cases
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
 NOTHING = "\n\n1 problem; nothing was started."
@@ -24,194 +25,130 @@ IN_YAML = "indent with spaces, and put a value with `: `, `#`, `[` or `{{` in qu
 NO_COLON = f"put a colon behind each name, here and in the line before; {IN_YAML}"
 
 # The words of a command, by blanks; its exit code, and what it writes to standard error.
-CASES: dict[str, tuple[str, int, str]] = {
-    "too-few-values": (
-        "inspect key job.yaml a",
-        2,
-        f"error: the key has 2 columns (user string, id bigint), and 1 value was given; {EACH}",
-    ),
-    "too-many-values": (
-        "explain job.yaml a 1 2",
-        2,
-        f"error: the key has 2 columns (user string, id bigint), and 3 values were given; {EACH}",
-    ),
-    "value-of-another-type": (
-        "inspect key job.yaml a x",
-        2,
-        "error: column id: `x` is no bigint; write a whole number",
-    ),
-    "number-too-large": ("explain job.yaml a 9223372036854775808", 2, "error: 9223372036854775808 is no bigint"),
-    "at-no-time": (
-        "inspect key job.yaml a 1 --at soon",
-        2,
-        "error: column ts: `soon` is no timestamp; write 2024-12-31T23:59:59Z (UTC when no zone is written)",
-    ),
-    "at-of-never": (
-        "inspect key never.yaml a 1 --at 5",
-        2,
-        "error: with `expiry.by: never` a copy has no expiry key of its own; leave out --at",
-    ),
-    "at-without-config": (
-        "inspect key state a 1 --at 2025-01-01",
-        2,
-        "error: --at needs the config, because a verdict depends on the period",
-    ),
-    "explain-without-config": ("explain state a 1", 2, "error: name the config: it says where the outputs are"),
-    "since-no-time": (
-        "explain job.yaml a 1 --since soon",
-        2,
-        "error: --since soon: write a time as 2024-12-31T23:00Z, or how long ago as 7d",
-    ),
-    "no-file": (
-        "explain nowhere.yaml a 1",
-        2,
-        "nowhere.yaml: there is no such file; `deduper init nowhere.yaml` writes one to start from" + NOTHING,
-    ),
-    "never-run": (
-        "status new.yaml",
-        2,
-        "error: {}/none-yet: there is no store yet; the first start of `deduper run` makes it",
-    ),
-    "store-url-nowhere": (
-        "status rocksdb:nowhere",
-        2,
-        "error: {}/nowhere: there is no store here; check the place",
-    ),
-    "folder-without-store": (
-        "status .",
-        2,
-        "error: .: this folder holds no store; name a config file, or the folder of a store",
-    ),
-    "no-folder": (
-        "status nowhere",
-        2,
-        "error: nowhere: there is no such file or folder; name a config file, or a store by folder or URL",
-    ),
-    "data-for-config": (
-        "run data.csv",
-        2,
-        "data.csv:1:1: is not a mapping; write `name: value` lines\n    1 | user,id\n      | ^" + NOTHING,
-    ),
-    "bytes-for-config": (
-        "config show bytes.yaml",
-        2,
-        "bytes.yaml: is not UTF-8 at byte 128; save the file as UTF-8" + NOTHING,
-    ),
-    "folder-for-config": ("config validate state", 2, "state: is a folder; name the config file in it" + NOTHING),
-    "tab": (
-        "config validate tab.yaml",
-        2,
-        f"tab.yaml:2:1: is not YAML: found character '\\t' that cannot start any token; {IN_YAML}\n"
-        "    2 | \tformat: files\n      | ^" + NOTHING,
-    ),
-    "no-colon": (
-        "config validate colon.yaml",
-        2,
-        f"colon.yaml:2:4: is not YAML: mapping values are not allowed here; {NO_COLON}\n    2 | key: user\n      |    ^"
-        + NOTHING,
-    ),
-    "set-typo": (
-        "run job.yaml --set store.shard=8",
-        2,
-        "--set store.shard: store.shard: unknown setting; did you mean `shards`?" + NOTHING,
-    ),
-    "set-without-value": (
-        "run job.yaml --set shards",
-        2,
-        "--set shards: is not a setting; write `--set path=value`, as in `--set store.shards=8`" + NOTHING,
-    ),
-    "set-foreign-type": (
-        "config validate job.yaml --set source.schema=user#int64",
-        2,
-        "--set source.schema: source.schema: `int64` is not a type; did you mean `bigint`?",
-    ),
-    "window-beyond": ("inspect window job.yaml 99", 3, "error: window 99 is not committed; the newest window is 0"),
-    "window-of-none": (
-        "inspect window empty.yaml 0",
-        3,
-        "error: window 0 is not committed; the store has no window yet",
-    ),
-    "bucket-no-time": (
-        "inspect bucket job.yaml soon",
-        2,
-        "error: `soon` is no bucket key; write a whole number, or a time as 2024-12-31T23:00Z",
-    ),
-    "bucket-of-never": (
-        "inspect bucket never.yaml 2025-01-01",
-        2,
-        "error: `2025-01-01` is no bucket key; write a whole number",
-    ),
-    "grace-without-unit": (
-        "gc job.yaml --grace 5",
-        2,
-        f"error: --grace a duration needs a unit, found `5`; write `5s` for seconds; {UNITS}",
-    ),
-    "grace-no-duration": ("gc job.yaml --grace soon", 2, f"error: --grace `soon` is not a duration; {DURATION}"),
-    "rows-without-config": (
-        "verify state --rows",
-        2,
-        "error: --rows needs the config: it says where the outputs are",
-    ),
-    "forget-no-window": (
-        "repair job.yaml --forget x",
-        2,
-        "error: --forget x: write WINDOW, FIRST-LAST, or WINDOW/SHARD",
-    ),
-    "preset-unknown": (
-        "bench --preset nope",
-        2,
-        "error: --preset nope: unknown name; choose from quick, standard, all",
-    ),
-    "init-in-no-folder": (
-        "init no/such.yaml",
-        2,
-        "error: no: there is no such folder; make it (mkdir -p no)",
-    ),
-    "init-over-a-file": (
-        "init job.yaml",
-        2,
-        "error: job.yaml exists; name another file, or replace it with --force",
-    ),
-    "init-onto-a-folder": ("init state --force", 1, "error: state: Is a directory"),
-}
+CASES = cases(
+    r"""
+too-few-values | inspect key job.yaml a | 2
+  error: the key has 2 columns (user string, id bigint), and 1 value was given; <EACH>
+too-many-values | explain job.yaml a 1 2 | 2
+  error: the key has 2 columns (user string, id bigint), and 3 values were given; <EACH>
+value-of-another-type | inspect key job.yaml a x | 2
+  error: column id: `x` is no bigint; write a whole number
+number-too-large | explain job.yaml a 9223372036854775808 | 2
+  error: 9223372036854775808 is no bigint
+at-no-time | inspect key job.yaml a 1 --at soon | 2
+  error: column ts: `soon` is no timestamp; write 2024-12-31T23:59:59Z (UTC when no zone is written)
+at-of-never | inspect key never.yaml a 1 --at 5 | 2
+  error: with `expiry.by: never` a copy has no expiry key of its own; leave out --at
+at-without-config | inspect key state a 1 --at 2025-01-01 | 2
+  error: --at needs the config, because a verdict depends on the period
+explain-without-config | explain state a 1 | 2
+  error: name the config: it says where the outputs are
+since-no-time | explain job.yaml a 1 --since soon | 2
+  error: --since soon: write a time as 2024-12-31T23:00Z, or how long ago as 7d
+no-file | explain nowhere.yaml a 1 | 2
+  nowhere.yaml: there is no such file; `deduper init nowhere.yaml` writes one to start from<NOTHING>
+never-run | status new.yaml | 2
+  error: {}/none-yet: there is no store yet; the first start of `deduper run` makes it
+store-url-nowhere | status rocksdb:nowhere | 2
+  error: {}/nowhere: there is no store here; check the place
+folder-without-store | status . | 2
+  error: .: this folder holds no store; name a config file, or the folder of a store
+no-folder | status nowhere | 2
+  error: nowhere: there is no such file or folder; name a config file, or a store by folder or URL
+data-for-config | run data.csv | 2
+  data.csv:1:1: is not a mapping; write `name: value` lines<LF>    1 | user,id<LF>      | ^<NOTHING>
+bytes-for-config | config show bytes.yaml | 2
+  bytes.yaml: is not UTF-8 at byte 128; save the file as UTF-8<NOTHING>
+folder-for-config | config validate state | 2
+  state: is a folder; name the config file in it<NOTHING>
+tab | config validate tab.yaml | 2
+  tab.yaml:2:1: is not YAML: found character '\t' that cannot start any token; <IN_YAML><LF>    2 | <TAB>format:
+      files<LF>      | ^<NOTHING>
+no-colon | config validate colon.yaml | 2
+  colon.yaml:2:4: is not YAML: mapping values are not allowed here; <NO_COLON><LF>    2 | key:
+      user<LF>      |    ^<NOTHING>
+set-typo | run job.yaml --set store.shard=8 | 2
+  --set store.shard: store.shard: unknown setting; did you mean `shards`?<NOTHING>
+set-without-value | run job.yaml --set shards | 2
+  --set shards: is not a setting; write `--set path=value`, as in `--set store.shards=8`<NOTHING>
+set-foreign-type | config validate job.yaml --set source.schema=user#int64 | 2
+  --set source.schema: source.schema: `int64` is not a type; did you mean `bigint`?
+window-beyond | inspect window job.yaml 99 | 3
+  error: window 99 is not committed; the newest window is 0
+window-of-none | inspect window empty.yaml 0 | 3
+  error: window 0 is not committed; the store has no window yet
+bucket-no-time | inspect bucket job.yaml soon | 2
+  error: `soon` is no bucket key; write a whole number, or a time as 2024-12-31T23:00Z
+bucket-of-never | inspect bucket never.yaml 2025-01-01 | 2
+  error: `2025-01-01` is no bucket key; write a whole number
+grace-without-unit | gc job.yaml --grace 5 | 2
+  error: --grace a duration needs a unit, found `5`; write `5s` for seconds; <UNITS>
+grace-no-duration | gc job.yaml --grace soon | 2
+  error: --grace `soon` is not a duration; <DURATION>
+rows-without-config | verify state --rows | 2
+  error: --rows needs the config: it says where the outputs are
+forget-no-window | repair job.yaml --forget x | 2
+  error: --forget x: write WINDOW, FIRST-LAST, or WINDOW/SHARD
+preset-unknown | bench --preset nope | 2
+  error: --preset nope: unknown name; choose from quick, standard, all
+init-in-no-folder | init no/such.yaml | 2
+  error: no: there is no such folder; make it (mkdir -p no)
+init-over-a-file | init job.yaml | 2
+  error: job.yaml exists; name another file, or replace it with --force
+init-onto-a-folder | init state --force | 1
+  error: state: Is a directory
+""",
+    {
+        "NOTHING": NOTHING,
+        "EACH": EACH,
+        "UNITS": UNITS,
+        "DURATION": DURATION,
+        "NO_COLON": NO_COLON,
+        "IN_YAML": IN_YAML,
+        "LF": "\n",
+        "TAB": "\t",
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Configs with their stores, and files that are none; no mistake changes anything in it."""
+    folder = tmp_path_factory.mktemp("typed")
+    file = write_config(folder)
+    make_store(file, [Window([SeenKey(("a", 1), BEGIN_US // HOUR_US, BEGIN_US, 3)], BEGIN_US)])
+    text = file.read_text(encoding="utf-8")
+    file.rename(folder / "job.yaml")
+    kept = [line for line in text.splitlines() if not line.startswith("expiry:")]
+    by_time = "expiry: {by: event_time, field: ts, period: 24h, span: 1h}"
+    for url, expiry in (("never", "expiry: {by: never}"), ("empty", by_time), ("none-yet", by_time)):
+        other = folder / f"{url}.yaml"
+        other.write_text("\n".join([*kept, expiry]).replace("file:state", f"file:{url}") + "\n", encoding="utf-8")
+        if url != "none-yet":
+            make_store(other, [Window()] if url == "never" else [])
+    (folder / "none-yet.yaml").rename(folder / "new.yaml")
+    (folder / "data.csv").write_text("user,id\na,1\n", encoding="utf-8")
+    (folder / "bytes.yaml").write_bytes(bytes(range(256)))
+    (folder / "tab.yaml").write_text("source:\n\tformat: files\n", encoding="utf-8")
+    (folder / "colon.yaml").write_text("name clicks\nkey: user\n", encoding="utf-8")
+    return folder
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_mistake_gets_its_message(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing on standard output, no trace, and what to do."""
-    monkeypatch.chdir(tmp_path)
-    file = write_config(tmp_path)
-    make_store(file, [Window([SeenKey(("a", 1), BEGIN_US // HOUR_US, BEGIN_US, 3)], BEGIN_US)])
-    text = file.read_text(encoding="utf-8")
-    file.rename("job.yaml")
-    for url in ("never", "empty", "none-yet"):
-        other = Path(f"{url}.yaml")
-        expiry = (
-            "expiry: {by: never}" if url == "never" else "expiry: {by: event_time, field: ts, period: 24h, span: 1h}"
-        )
-        kept = [line for line in text.splitlines() if not line.startswith("expiry:")]
-        other.write_text("\n".join([*kept, expiry]).replace("file:state", f"file:{url}") + "\n", encoding="utf-8")
-        if url != "none-yet":
-            make_store(other.absolute(), [Window()] if url == "never" else [])
-    Path("none-yet.yaml").rename("new.yaml")
-    Path("data.csv").write_text("user,id\na,1\n", encoding="utf-8")
-    Path("bytes.yaml").write_bytes(bytes(range(256)))
-    Path("tab.yaml").write_text("source:\n\tformat: files\n", encoding="utf-8")
-    Path("colon.yaml").write_text("name clicks\nkey: user\n", encoding="utf-8")
-    command, code, message = CASES[name]
+def test_a_mistake_gets_its_message(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on standard output, no trace, and what to do; no file is made or changed."""
+    monkeypatch.chdir(folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    command, code, (message,) = CASES[name]
     result = CliRunner().invoke(app, [word.replace("#", " ") for word in command.split()])
-    expected = message.format(tmp_path)
+    expected = message.format(folder)
     shown = result.stderr.rstrip("\n")
-    assert (result.exit_code, result.stdout) == (code, "")
+    assert (result.exit_code, result.stdout) == (int(code), "")
     assert shown == expected or (name == "set-foreign-type" and shown.startswith(expected))
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     """The place, the system's words, and what to do."""
     print_error(PermissionError(errno.EACCES, "Permission denied", "t/lock"), ExitCode.FAILED, verbose=False)
     assert capsys.readouterr().err == "error: t/lock: Permission denied; let this user read and write there\n"
-
-
-def test_there_are_many_mistakes() -> None:
-    """More than thirty were made."""
-    assert len(CASES) > 30

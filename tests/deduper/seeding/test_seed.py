@@ -29,6 +29,7 @@ from deduper.window.completeness import complete_since, is_complete
 from tests.oracle import Oracle, Row, Settings
 from tests.spark.harness import Job
 
+pytestmark = pytest.mark.slow
 PERIOD = 100
 EXPIRY = {"by": "ordered", "field": "t", "period": PERIOD, "span": 10, "lookup": "all_live"}
 FILES = 4

@@ -123,6 +123,15 @@ def owned_log(settings: Config) -> CommitLog:
     return log
 
 
+def opened(directory: Path, registry: CollectorRegistry) -> tuple[CommitLog, JobMetrics]:
+    """A new store, and what is told of it."""
+    settings = config(directory)
+    log = owned_log(settings)
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
+    reported.opened(log)
+    return log, reported
+
+
 def page(registry: CollectorRegistry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Every sample of the page by name and labels; the page must be one that Prometheus reads."""
     families = text_string_to_metric_families(generate_latest(registry).decode())
@@ -188,10 +197,7 @@ def test_reasons_are_a_closed_set() -> None:
 
 def test_a_window_that_is_committed_and_not_published_shows(tmp_path: Path, registry: CollectorRegistry) -> None:
     """While the brokers of a port are down, the two numbers stand apart."""
-    settings = config(tmp_path)
-    log = owned_log(settings)
-    reported = JobMetrics(settings, registry, lambda: NOW_US)
-    reported.opened(log)
+    log, reported = opened(tmp_path, registry)
     assert value(registry, "deduper_published_window") is None
     log.place(committed(log))
     assert (value(registry, "deduper_committed_window"), value(registry, "deduper_published_window")) == (0, None)
@@ -336,10 +342,7 @@ def test_points_are_times_or_absent(
 
 def test_lag_is_what_the_brokers_hold_and_no_window_has(tmp_path: Path, registry: CollectorRegistry) -> None:
     """By partition; never below zero; without a partition of which the brokers know nothing."""
-    settings = config(tmp_path)
-    log = owned_log(settings)
-    reported = JobMetrics(settings, registry, lambda: NOW_US)
-    reported.opened(log)
+    log, reported = opened(tmp_path, registry)
     reported.source_ends({PLACES[0]: 15})
     assert value(registry, "deduper_source_lag_records", topic="clicks", partition="0") is None
     log.place(committed(log, ends(10, 20)))
@@ -570,10 +573,7 @@ def test_records_that_no_port_has_show(tmp_path: Path, registry: CollectorRegist
 
 def test_windows_that_are_not_out_are_counted(tmp_path: Path, registry: CollectorRegistry) -> None:
     """From the first one on."""
-    settings = config(tmp_path)
-    log = owned_log(settings)
-    reported = JobMetrics(settings, registry, lambda: NOW_US)
-    reported.opened(log)
+    log, reported = opened(tmp_path, registry)
     assert value(registry, "deduper_unpublished_windows") == 0
     log.place(committed(log))
     assert value(registry, "deduper_unpublished_windows") == 1
@@ -583,11 +583,8 @@ def test_windows_that_are_not_out_are_counted(tmp_path: Path, registry: Collecto
 
 def test_dead_pieces_that_nobody_removes_show(tmp_path: Path, registry: CollectorRegistry) -> None:
     """Fewer than one deletion takes may lie there."""
-    settings = config(tmp_path)
-    log = owned_log(settings)
-    reported = JobMetrics(settings, registry, lambda: NOW_US)
-    reported.opened(log)
-    batch = DELETION_BATCH * settings.store.shards
+    log, _ = opened(tmp_path, registry)
+    batch = DELETION_BATCH * config(tmp_path).store.shards
     for _ in range(batch - 1):
         log.place(committed(log))
     log.place(replace(committed(log), pieces=()))  # in bucket 0 all are long dead

@@ -193,6 +193,7 @@ def test_why_ivy_fails_is_said(
         fetch_jars(jars, ivy / "jars")
 
 
+@pytest.mark.slow
 def test_several_at_once_share_one_fetch(jars: list[Jar], url: str, tmp_path: Path) -> None:
     """Four processes fetch into the same folder: each gets whole jars, one has fetched them."""
     code = f"""\

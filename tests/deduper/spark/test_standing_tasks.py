@@ -22,9 +22,9 @@ from bucket_store.threads import on_a_thread
 from deduper.spark import standing_tasks
 from deduper.spark.placing import Executor
 from deduper.spark.standing_tasks import Connections, StandingTasks, TasksLostError, serve
+from tests.deduper.spark.test_task_pool import DEADLINE_S, failing, squared
 
 HERE = ("127.0.0.1", "127.0.0.1")
-DEADLINE_S = 60.0
 
 
 class Threads:
@@ -57,18 +57,6 @@ def each(
 def always() -> bool:
     """The executors are there."""
     return True
-
-
-def squared(number: int) -> int:
-    """The work."""
-    return number * number
-
-
-def failing(number: int) -> int:
-    """Work of which one piece fails."""
-    if number == 3:
-        raise ValueError("three")
-    return number
 
 
 def ending(number: int) -> int:

@@ -86,6 +86,7 @@ def test_the_committed_files_are_read_and_written(tmp_path: Path) -> None:
     assert (tmp_path / "state").read_bytes() == (SAMPLES / "bloom-state-1.bin").read_bytes()
 
 
+@pytest.mark.slow
 def test_every_cut_and_every_flipped_bit_is_found(tmp_path: Path) -> None:
     """Of a filter and of a state; so is a filter of another file, index or number of keys."""
     data = encode_filter(OWNER, filter_words(KEYS))
@@ -177,6 +178,7 @@ def test_a_filter_without_its_keys_is_found(place: Place) -> None:
     assert verify(place.config()).is_sound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["index.piece", "index.state", "index.rebuilt"])
 def test_an_interrupted_rebuild(step: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the old index as it was; the next one continues, and no filter is left over."""

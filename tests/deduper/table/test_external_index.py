@@ -114,7 +114,7 @@ CALLS = ("claim", "find", "take_numbers", "put", "add", "advance")
 
 
 @services
-@pytest.mark.slow
+@pytest.mark.night(but=["kill-put", "kill-claim", "restart-add", "flush-find"])
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("what", ["kill", "restart", "restart with its entries", "flush"])
 def test_a_server_that_dies_amid_a_write(what: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,7 +485,7 @@ def test_a_copy_that_takes_the_index_before_entries_are_written(
 
 
 @services
-@pytest.mark.slow
+@pytest.mark.night(but=["0"])
 @pytest.mark.parametrize("seed", range(2))
 def test_random_histories_of_copies(seed: int, redis_server: RedisServer, tmp_path: Path) -> None:
     """Two copies of a folder in turns, with deaths, snapshots and restores: each has its own keys, each once."""
@@ -606,6 +606,7 @@ def test_tokens() -> None:
     assert len(more.earlier) <= 1001
 
 
+@pytest.mark.slow
 def test_the_committed_state_is_read_and_written(tmp_path: Path) -> None:
     """Version 1, byte for byte; each cut and each flipped bit is found."""
     data = (SAMPLES / "external-state-1.bin").read_bytes()

@@ -187,6 +187,7 @@ def test_the_command(secured: RedisServer, certificates: Path, tmp_path: Path) -
     assert place.rows() == []
 
 
+@pytest.mark.night(but=["~dd:*", "+mset", "+info"])
 @pytest.mark.parametrize("right", granted(USER))
 def test_each_right_that_lacks(right: str, secured: RedisServer, certificates: Path, tmp_path: Path) -> None:
     """Is named before anything is written."""
@@ -271,7 +272,7 @@ def test_plain_text_and_tls(
     refused(
         Place(tmp_path, "delta", index(secured.url.replace("rediss", "redis"))), r"speaks TLS .*; write `rediss://`"
     )
-    monkeypatch.setattr(served, "_CONNECT_S", 1.0)  # it waits for more of the handshake
+    monkeypatch.setattr(served, "_CALL_S", 0.2)  # it waits for more of the handshake
     monkeypatch.setattr(served, "_RETRIES", 0)
     swapped = index(redis_server.url.replace("redis", "rediss"))
     refused(Place(tmp_path, "delta", swapped), r"answers without TLS .*; write `redis://`, or the port of TLS")

@@ -102,6 +102,8 @@ def check(index: PieceIndex, files: Files, live: list[DataFile], columns: KeyCol
         assert set(paths) == holders[one], f"{one} is believed to be in {paths}"
 
 
+@pytest.mark.slow
+@pytest.mark.night(but=["small-global-0", "small-partition-1", "large-global-2"])
 @pytest.mark.usefixtures("slices")
 @pytest.mark.parametrize("seed", range(4))
 def test_random_files_against_a_dictionary(seed: int, columns: KeyColumns, tmp_path: Path) -> None:
@@ -298,6 +300,7 @@ def test_a_death_while_keys_are_spread(step: str, nth: int, tmp_path: Path, monk
     check(index, files, live, columns, 99)
 
 
+@pytest.mark.slow
 def test_no_load_waits_for_a_rewriting_of_the_whole_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load writes a bounded number of keys; in all each key is written a few times, and has few pieces to look in."""
     make_small(monkeypatch)

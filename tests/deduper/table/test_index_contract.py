@@ -31,6 +31,8 @@ from deduper.table.upkeep.verify import verify
 from tests.deduper.table.scene import CHANGE_STEPS, EPOCH, SERVER_STEPS, Place, Row, arrow, dying, foreign
 from tests.deduper.table.test_table_change_deaths import Model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def source(tmp_path: Path) -> None:
@@ -95,12 +97,16 @@ def histories() -> Iterator[ParameterSet]:
     names = dict(zip(KINDS, IDS, strict=True)) | {name: name for name in ("mixed", "external", "mixed with external")}
     for index, name in names.items():
         for seed in range({"external": 2, "mixed with external": 1}.get(index, 6)):
-            marks = [pytest.mark.services] * ("external" in index) + [pytest.mark.night] * (seed > 0)
+            marks = [pytest.mark.services] * ("external" in index)
             yield pytest.param(index, seed, marks=marks, id=f"{name}-{seed}")
 
 
-@pytest.mark.slow
-@pytest.mark.night
+@pytest.mark.night(
+    but=[
+        *("delta-exact-0-global", "parquet-bloom-0-partition", "parquet-simple-0-global", "delta-own-0-partition"),
+        *("delta-mixed-0-partition", "parquet-mixed-0-global", "delta-external-0-partition"),
+    ]
+)
 @pytest.mark.parametrize("scope", ["partition", "global"])
 @pytest.mark.parametrize(("index", "seed"), list(histories()))
 def test_random_histories(index: str, seed: int, scope: str, place: Place, request: pytest.FixtureRequest) -> None:

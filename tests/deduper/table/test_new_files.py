@@ -38,6 +38,7 @@ def _groups(written: list[Written]) -> list[int]:
     return [footer.row_group(place).num_rows for _, footer in written for place in range(footer.num_row_groups)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_folders", [(), ("day",), ("day", "town")])
 @pytest.mark.parametrize("limits", [{}, {"LEAST_ROW_GROUP": 300}, {"LEAST_ROW_GROUP": 300, "_OPEN_FILES": 2},
                                     {"_MOST_HELD": 900}, {"_LONG_RUN": 40}])  # fmt: skip

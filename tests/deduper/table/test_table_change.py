@@ -46,6 +46,8 @@ from deduper.table.write.encoding import dictionary_columns
 from deduper.table.write.lock import locked
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
 
+pytestmark = pytest.mark.slow
+
 
 def planned(place: Place, rows: list[Row], more: str = "") -> ChangePlan:
     """The plan of an upsert; no file is made or changed."""

@@ -20,6 +20,7 @@ from deduper.table.query.tag import tag
 from deduper.table.upkeep.verify import verify
 from tests.deduper.table.scene import CHANGE_STEPS, Place, Row, arrow, dying, foreign
 
+pytestmark = pytest.mark.slow
 Rows = list[tuple[int, str, int]]
 
 
@@ -62,6 +63,14 @@ class Model:
         return list(kept.values())
 
 
+@pytest.mark.night(
+    but=[
+        *("delta-table.3.staged-upsert", "delta-table.4.planned-delete", "delta-table.5.committed-upsert"),
+        *("delta-index.merged-upsert", "delta-table.6.port-delete", "parquet-index.state-delete"),
+        *("parquet-table.4.planned-upsert", "parquet-table.placed-upsert", "parquet-table.5.recorded-upsert"),
+        *("parquet-table.removed-delete", "parquet-table.6.port-upsert"),
+    ]
+)
 @pytest.mark.parametrize("kind", ["upsert", "delete"])
 @pytest.mark.parametrize("step", CHANGE_STEPS)
 def test_a_death_at_each_step_of_a_change(step: str, kind: str, place: Place) -> None:
@@ -146,7 +155,7 @@ def test_a_log_of_a_dead_delete_that_was_cleaned_up(tmp_path: Path) -> None:
         assert not list(place.root.glob(f"{PRIVATE}/staging/*"))
 
 
-@pytest.mark.night
+@pytest.mark.night(but=["delta-0-moves", "parquet-1-stays", "delta-2-partition", "parquet-3-partition"])
 @pytest.mark.parametrize("scope", ["partition", "stays", "moves"])
 @pytest.mark.parametrize("seed", range(5))
 def test_random_changes_against_a_list(seed: int, scope: str, place: Place) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from deduper.config.problems import ConfigError
 from deduper.table.errors import IndexDamagedError, SchemaDriftError
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.query.filter import filter_exists
 from deduper.table.settings import load_config
-from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
+from tests.deduper.table.scene import Place, Row, arrow, foreign
 
 
 def new_rows(place: Place, rows: list[Row] | pa.Table) -> list[bool]:
@@ -71,28 +69,3 @@ def test_what_does_not_fit(place: Place) -> None:
     piece.unlink()
     with pytest.raises(IndexDamagedError, match="the next load builds the index anew"):
         new_rows(place, [(1, "a", 0)])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_as_many_as_a_load_adds(seed: int, place: Place) -> None:
-    """In random histories of loads, deaths, foreign files, removals and lost indexes."""
-    rng = random.Random(seed)
-    added = 0
-    for step in range(15):
-        kind = rng.random()
-        if kind < 0.3:
-            foreign(place, rng.randrange(30), 2) if place.format == "delta" else foreign(place, 100 + step, 2)
-        elif kind < 0.4 and place.format == "delta" and (place.root / "_delta_log").exists():
-            DeltaTable(str(place.root)).delete("d = '1970-01-02'")
-        elif kind < 0.5:
-            shutil.rmtree(place.root / PRIVATE / "index", ignore_errors=True)
-        rows: list[Row] = [(rng.randrange(40), "a", rng.randrange(3)) for _ in range(rng.randrange(12))]
-        mask = new_rows(place, rows)
-        with dying(rng.choice(["never", "table.2.index", "table.3.staged"])) as died:
-            assert place.load(rows).new == sum(mask)
-        if died:
-            assert new_rows(place, rows) == mask
-            assert place.load(rows).new == sum(mask)
-        assert new_rows(place, rows) == [False] * len(rows)
-        added += sum(mask)
-    assert added

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
-from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -39,6 +37,8 @@ from deduper.table.write import lock, staging
 from deduper.table.write.lock import locked
 from tests.deduper.small_service import armed
 from tests.deduper.table.scene import STEPS, Place, Row, arrow, dying, foreign
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_loads_of_one_batch(place: Place) -> None:
@@ -162,6 +162,13 @@ def test_a_table_without_partitions_and_an_empty_batch(place: Place) -> None:
     assert (again.rows, again.files) == (0, 0)
 
 
+@pytest.mark.night(
+    but=[
+        *("delta-index.merged", "delta-table.3.staged", "delta-table.5.placed", "delta-table.5.committed"),
+        *("delta-table.6.port", "parquet-index.state", "parquet-table.4.planned", "parquet-table.placed"),
+        *("parquet-table.6.published", "parquet-table.7.port"),
+    ]
+)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_death_at_each_step(step: str, place: Place) -> None:
     """Afterwards the same batch: nothing lost, nothing twice, and the ports have each row of the loads that count."""
@@ -649,47 +656,6 @@ def test_a_log_that_was_cleaned_up(tmp_path: Path) -> None:
         assert len(place.port("errors")) == is_committed
         assert place.held() == [(1, 0), (2, 0), (3, 0), (4, 0)]
         assert place.leftovers() == []
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_random_histories_against_a_dictionary(seed: int, place: Place) -> None:
-    """Loads, deaths, foreign commits and removals, restores, lost indexes: each key of a day once, and none lost."""
-    rng = random.Random(seed)
-    expected: set[tuple[int, int]] = set()
-    deaths = foreigners = 0
-    for _ in range(25):
-        kind = rng.random()
-        if kind < 0.15:
-            foreigners += 1
-            foreign(place, 1000 + foreigners, 2)
-            expected.add((1000 + foreigners, 2))
-        elif kind < 0.3 and expected and place.format == "delta":
-            table = DeltaTable(str(place.root))
-            if rng.random() < 0.5:
-                table.delete("d = '1970-01-02'")
-            elif table.version() > 0:
-                table.restore(rng.randrange(table.version()))
-            expected = set(place.held())
-        elif kind < 0.35 and expected and place.format == "parquet":
-            (place.root / rng.choice(place.files())).unlink()
-            expected = set(place.held())
-        elif kind < 0.4:
-            shutil.rmtree(place.root / PRIVATE / "index", ignore_errors=True)
-        else:
-            rows: list[Row] = [(rng.randrange(40), "a", rng.randrange(3)) for _ in range(rng.randrange(12))]
-            rows += [(None, "b", 0)] * rng.randrange(2)
-            for _ in range(rng.randrange(3)):
-                with dying(rng.choice(STEPS), rng.randint(1, 2)) as died:
-                    place.load(rows)
-                deaths += len(died)
-            receipt = place.load(rows)
-            assert receipt.rows == receipt.new + receipt.repeats + receipt.found + sum(receipt.errors.values())
-            expected |= {(k, d) for k, _, d in rows if k is not None and d is not None}
-            assert place.leftovers() == [], f"seed {seed}"
-        found = place.held()
-        assert Counter(found) == Counter(expected), f"seed {seed}: lost or twice"
-    assert deaths
-    assert foreigners
 
 
 def test_a_foreign_commit_of_a_key_again_is_left_to_its_writer(place: Place) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 
 from deduper.config.problems import ConfigError
 from deduper.table.columns import KeyColumn
@@ -23,7 +20,9 @@ from deduper.table.load import load
 from deduper.table.query.read import read
 from deduper.table.query.tag import tag
 from deduper.table.settings import LoadedLoad, load_config
-from tests.deduper.table.scene import CONFIG, Place, Row, arrow, dying, foreign
+from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
+
+pytestmark = pytest.mark.slow
 
 
 def config(place: Place, more: str = "") -> LoadedLoad:
@@ -200,47 +199,3 @@ def test_a_read_without_a_table(place: Place) -> None:
     pq.write_table(arrow([(1, "a", 0)]), place.root.parent / "in/a.parquet")
     with pytest.raises(ConfigError, match="has no table yet"):
         rows_of(place, [(1, "", 0)])
-
-
-@pytest.mark.parametrize("scope", ["partition", "global"])
-@pytest.mark.parametrize("seed", range(3))
-def test_random_questions_against_a_dictionary(seed: int, scope: str, place: Place) -> None:
-    """In histories of loads, deaths, foreign files, removals, restores and lost indexes."""
-    rng = random.Random(seed)
-    more = f"scope: {scope}\n"
-    tagged: Counter[str | None] = Counter()
-    place.load([(1, "first", 0)], scope=scope)
-    for step in range(12):
-        kind = rng.random()
-        if kind < 0.3:
-            foreign(place, rng.randrange(30) if place.format == "delta" else 100 + step, 2)
-        elif kind < 0.5 and place.format == "delta" and (place.root / "_delta_log").exists():
-            table = DeltaTable(str(place.root))
-            if rng.random() < 0.5 or not table.version():
-                table.delete("d = '1970-01-02'")
-            else:
-                table.restore(rng.randrange(table.version()))
-        elif kind < 0.6:
-            shutil.rmtree(place.root / PRIVATE / "index", ignore_errors=True)
-        batch: list[Row] = [(rng.randrange(40), f"v{step}", rng.randrange(3)) for _ in range(rng.randrange(12))]
-        with dying(rng.choice(["never", "table.2.index", "table.3.staged", "table.5.committed"])):
-            place.load(batch, scope=scope)
-        held = place.rows()
-        asked: list[Row] = [(rng.randrange(40), "", rng.randrange(3)) for _ in range(20)]
-        seen: set[tuple[Any, ...]] = set()
-        for (key, _, day), (action, reason, files) in zip(asked, tags(place, asked, more), strict=True):
-            one = (key, day) if scope == "partition" else (key,)
-            of_key = [row for row in held if (row[0], row[2])[: len(one)] == one]
-            wanted = None if one in seen else "update" if of_key else "insert"
-            seen.add(one)
-            assert (action, reason) == (wanted, None if wanted else "same_load"), f"seed {seed}, step {step}"
-            assert len(files or []) <= len(of_key)
-            assert all(path in place.files() for path in files or [])
-            assert bool(files) == (action == "update")
-            tagged[action] += 1
-        keys = {row[:2] if scope == "partition" else row[:1] for row in ((k, d) for k, _, d in asked)}
-        expected = sorted(
-            (k, v, f"{d + 1:02d}") for k, v, d in held if ((k, d) if scope == "partition" else (k,)) in keys
-        )
-        assert rows_of(place, asked, more) == expected, f"seed {seed}, step {step}"
-    assert set(tagged) == {"insert", "update", None}

@@ -31,6 +31,7 @@ from deduper.table.upkeep.verify import verify
 from deduper.table.write.lock import locked
 from tests.deduper.table.scene import ROLLBACK_STEPS, Place, Row, arrow, dying, foreign
 
+pytestmark = pytest.mark.slow
 KEEP = "keep_versions: 50\n"
 Unit = tuple[int, int]
 
@@ -104,6 +105,12 @@ def test_a_plan_writes_nothing(place: Place) -> None:
     assert not plan_rollback(place.config(KEEP), 2).is_needed
 
 
+@pytest.mark.night(
+    but=[
+        *("delta-table.4.planned", "delta-table.5.committed", "delta-index.state"),
+        *("parquet-table.4.planned", "parquet-table.5.recorded", "parquet-table.returned", "parquet-table.removed"),
+    ]
+)
 @pytest.mark.parametrize("step", ROLLBACK_STEPS)
 def test_a_death_at_each_step_of_a_rollback(step: str, place: Place) -> None:
     """The table is of one version or the other, questions see each key of both, and the next write completes it."""
@@ -138,7 +145,7 @@ def test_a_death_at_each_step_of_a_rollback(step: str, place: Place) -> None:
     assert verify(place.config()).is_sound
 
 
-@pytest.mark.night
+@pytest.mark.night(but=["delta-0", "parquet-1"])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_histories_against_dictionaries(seed: int, place: Place) -> None:
     """Loads, upserts, deletes, rollbacks, deaths, lost indexes: each version is the rows of its dictionary."""

@@ -28,6 +28,8 @@ from deduper.table.upkeep.rebuild import RebuildReceipt, rebuild
 from deduper.table.write.lock import locked
 from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
 
+pytestmark = pytest.mark.slow
+
 
 def run(place: Place, command: str, *words: str) -> Result:
     """A command in this process."""

@@ -22,6 +22,7 @@ from deduper.table.text_batch import TextBatch
 from tests.deduper.table.scene import Place, arrow
 from tests.deduper.table.test_settings import headlines
 
+pytestmark = pytest.mark.slow
 SCHEMA = "k BIGINT, v STRING, d DATE"
 
 

@@ -19,6 +19,8 @@ from tests.deduper.admin.move.test_reshard import KEYS, NOW_US, WINDOWS, entries
 from tests.deduper.small_service import DriverKilled, armed
 from tests.deduper.window.test_state_machine import _die
 
+pytestmark = pytest.mark.slow
+
 
 def open_copy(url: str) -> OpenStore:
     """The store of a URL."""

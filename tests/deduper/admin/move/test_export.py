@@ -18,6 +18,8 @@ from tests.deduper.published_store import Kind, PublishedStore
 from tests.deduper.small_service import DriverKilled, armed
 from tests.deduper.window.test_state_machine import _die
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 def test_the_rows_are_the_live_keys(tmp_path: Path, backend: str) -> None:

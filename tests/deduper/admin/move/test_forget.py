@@ -17,6 +17,7 @@ from tests.deduper.admin.move.test_reshard import NOW_US, entries, made
 from tests.deduper.small_service import DriverKilled, armed
 from tests.deduper.window.test_state_machine import _die
 
+pytestmark = pytest.mark.slow
 KEY = ("u3", 17)
 
 

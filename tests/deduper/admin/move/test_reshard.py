@@ -31,6 +31,7 @@ from tests.deduper.window.test_state_machine import _ROWS, MOVE_POINTS, JobMachi
 from tests.forked import command
 from tests.tiers import examples
 
+pytestmark = pytest.mark.slow
 WINDOWS, KEYS = 8, 40
 NOW_US = BEGIN_US + HOUR_US
 
@@ -94,7 +95,6 @@ def test_every_key_is_in_its_new_shard_and_none_twice(tmp_path: Path, backend: s
     recovery.open_or_create(store.config, NOW_US)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     data=st.data(),
@@ -122,7 +122,6 @@ def test_verdicts_are_those_of_a_store_that_was_never_moved(
         machine.teardown()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 def test_killed_at_five_points_it_is_finished_by_the_next_run(tmp_path: Path, backend: str) -> None:
     """SIGKILL after the claim, within a part, after a part, before and after the record; parts are not done twice."""

@@ -25,6 +25,8 @@ from tests.deduper.published_store import WALL_US, Kind, PublishedStore
 from tests.deduper.small_service import DriverKilled, armed
 from tests.deduper.window.test_state_machine import _die
 
+pytestmark = pytest.mark.slow
+
 
 def made(directory: Path, backend: str = "file", *, compacted: bool = False) -> PublishedStore:
     """Four windows, published; perhaps the pieces of the first three are merged since."""

@@ -25,6 +25,7 @@ from deduper.admin.repair.report import Way
 from deduper.errors import OwnerAliveError, UsageError
 from tests.deduper.published_store import Kind, PublishedStore
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[4]
 TIME = "{{by: event_time, field: t, unit: s, period: 1000s, span: 50s, lookup: {}}}"
 ORDERED = "{{by: ordered, field: t, period: {}, span: 10, lookup: {}}}"
@@ -79,7 +80,6 @@ def contents(store: PublishedStore) -> dict[tuple[int, int], bytes]:
     return {(ref.shard, ref.first_window): opened.pieces.read(ref) for ref in store.live()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_every_piece_is_rebuilt_byte_for_byte(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every kind of store, with all pieces lost at once, those of expired keys too."""
@@ -332,7 +332,6 @@ class Killed(BaseException):
     """The end of the process; nothing of the product catches it."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 @pytest.mark.parametrize(
     "point", ["claimed", "appended", "appended@3", "noted", "recorded", "quarantined", "quarantined@2"]
@@ -357,7 +356,6 @@ def test_a_repair_that_dies_can_be_run_again(
     store.check_and_finish(0 if name in ("recorded", "quarantined") else 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["noted", "recorded"])
 def test_a_repair_that_is_killed_can_be_run_again(point: str, tmp_path: Path) -> None:
     """The same for a process that is really killed, before and after the record."""

@@ -25,6 +25,7 @@ from tests.deduper.small_service import Process, Trial, World, machine_of
 from tests.deduper.window.test_leak_watch import run, texts
 from tests.oracle import Row, Settings
 
+pytestmark = pytest.mark.slow
 CANARY = "canary-7f3a"
 MINUTE_US = 60_000_000
 BEGIN_US = 1_767_225_600_000_000

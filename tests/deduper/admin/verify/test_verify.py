@@ -27,6 +27,7 @@ from deduper.core.clock import POSITION_BITS
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 from tests.deduper.whole_job import KINDS, Kind, WholeJob
 
+pytestmark = pytest.mark.slow
 BUCKET = BEGIN_US // HOUR_US
 
 
@@ -51,7 +52,6 @@ def test_a_sound_store_is_sound(config_file: Path) -> None:
     assert (found["unnamed_pieces"], found["findings"]) == (0, [])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "snapshot_every"),
     [(kind, 1000 if number % 2 else 3) for number, kind in enumerate(KINDS.values())],
@@ -134,7 +134,6 @@ def test_rows_are_read_only_when_they_are_asked_for(tmp_path: Path) -> None:
     assert {check for check, why in report.skipped.items() if "--rows" in why} == set(ROWS_CHECKS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", ["judged", "committed", "published", "store marked"])
 def test_a_store_between_two_steps_of_a_window_is_sound_but_not_settled(tmp_path: Path, step: str) -> None:
     """A crash leaves it so, and the next start goes on from there."""

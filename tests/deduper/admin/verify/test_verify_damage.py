@@ -30,6 +30,7 @@ from tests.deduper.damage_by_hand import (
 )
 from tests.deduper.whole_job import KINDS, WholeJob, source_name
 
+pytestmark = pytest.mark.slow
 SEED = 5
 Where = tuple[Path, int] | Path
 """The file, and the byte, that a finding must name; the byte is not asked for when it is not given."""
@@ -698,7 +699,6 @@ def _verified(job: WholeJob) -> Verification:
     return verify_target(str(job.config_file), rows=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
 def test_every_damage_is_found_by_its_check(
     damage: Damage, sound_jobs: Callable[..., WholeJob], tmp_path: Path

@@ -17,8 +17,10 @@ from deduper.admin.verify.keys import slice_edges
 from deduper.admin.verify.run import Verification, verify_store, verify_target
 from tests.deduper.damage_by_hand import flip, remember_again
 from tests.deduper.whole_job import KINDS, WholeJob
+from tests.tiers import is_night
 
-FLIPS = 12
+pytestmark = pytest.mark.slow
+FLIPS = 12 if is_night() else 4
 _FRAME_STATE = range(8, 16)
 """Of a frame in a segment: any eight bytes but `--dead--` mean that the piece lives."""
 
@@ -46,7 +48,6 @@ FILES: dict[str, Callable[[WholeJob], list[Path]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
 def test_every_flipped_bit_is_a_finding_in_that_file(
     files: Callable[[WholeJob], list[Path]], sound: WholeJob, tmp_path: Path
@@ -74,7 +75,6 @@ def _in_frame_state(segment: bytes, offset: int) -> bool:
     return offset - at in _FRAME_STATE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["state/published", "state/heartbeat", "state/intents/000001", "out/unique/_published"]
 )
@@ -97,7 +97,7 @@ def test_what_counts_as_absent_when_damaged_is_told(name: str, sound: WholeJob, 
         file.write_bytes(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.night(but=["1-own_bucket", "7-never", "7-double", "2097152-all_live"])
 @pytest.mark.parametrize("kind", ["own_bucket", "all_live", "double", "never"])
 @pytest.mark.parametrize("slice_entries", [1, 7, 1 << 21])
 def test_a_key_twice_is_found_in_whatever_slice_it_lies(

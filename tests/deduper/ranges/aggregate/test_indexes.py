@@ -183,6 +183,7 @@ def test_long_lists_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_by(index, events)[0] == [[1], [1, 3, 2], [1, 2], [1, 2], [], [], [], [], [], [4]]
 
 
+@pytest.mark.slow
 def test_one_s_own_aggregate_compiled_and_plain_is_the_sum() -> None:
     """Over events and over ranges; nulls are left out."""
     add, remove, finish = (lambda s, v: s + v), (lambda s, v: s - v), (lambda s: s * 2)

@@ -7,7 +7,7 @@ import pytest
 from tests.deduper.ranges.stream.stream_scene import Scene
 
 
-@pytest.fixture(params=["file", "objects"])
+@pytest.fixture(params=["file", pytest.param("objects", marks=pytest.mark.slow)])
 def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The storage of the stores of scenes."""
     monkeypatch.setattr(Scene, "storage", request.param)

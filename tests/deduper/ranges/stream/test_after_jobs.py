@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.deduper.ranges.stream.stream_scene import INSTANT, Row, event, instant
+from tests.forked import command
 
-ROOT = Path(__file__).parent.parent.parent.parent.parent
 JOB = """\
 name: {name}
 source: {{format: files, path: {name}/, file_format: parquet, schema: "{schema}"}}
@@ -48,17 +45,9 @@ trigger: 1s
 """
 
 
-def command(folder: Path, *words: str) -> None:
+def run(folder: Path, *words: str) -> None:
     """A command of the service without a JVM."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.seed_driver", *words],
-        cwd=folder,
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = command(*words, cwd=folder, module="tests.crash.seed_driver")
     assert done.returncode == 0, done.stderr
 
 
@@ -94,9 +83,9 @@ def test_topics_or_folders_through_jobs(tmp_path: Path) -> None:
     for number, (of_events, of_ranges) in enumerate(steps):
         pq.write_table(pa.Table.from_pylist(of_events, events), tmp_path / f"events/{number}.parquet")
         pq.write_table(pa.Table.from_pylist(of_ranges, ranges), tmp_path / f"ranges/{number}.parquet")
-        command(tmp_path, "run", "events.yaml", "--once")
-        command(tmp_path, "run", "ranges.yaml", "--once")
-        command(tmp_path, "range-stream", "points.yaml", "--once")
+        run(tmp_path, "run", "events.yaml", "--once")
+        run(tmp_path, "run", "ranges.yaml", "--once")
+        run(tmp_path, "range-stream", "points.yaml", "--once")
 
     def rows(port: str) -> list[tuple[int, int | None, int]]:
         files = sorted((tmp_path / "out" / port).glob("*.parquet"))

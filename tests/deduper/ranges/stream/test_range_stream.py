@@ -24,7 +24,7 @@ from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
-from tests.tiers import examples
+from tests.tiers import is_night
 
 pytestmark = pytest.mark.usefixtures("storage")
 
@@ -193,6 +193,7 @@ broken = Own("points", 0.0, lambda state, value: state + 1 / value, less, lambda
 """
 
 
+@pytest.mark.slow
 def test_aggregates_of_one_s_own_that_fail_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command says which, and after a correction answers the same events; a compiled one beside them."""
     monkeypatch.syspath_prepend(tmp_path)
@@ -254,7 +255,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.night
+@pytest.mark.night(but=["file-sums", "objects-bests", "file-lists", "objects-own"])
 @pytest.mark.parametrize(
     "aggregates",
     [
@@ -270,7 +271,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
     ids=["sums", "bests", "lists", "own"],
 )
 @settings(
-    max_examples=examples(60),
+    max_examples=60 if is_night() else 15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -7,6 +7,7 @@ import re
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
@@ -107,6 +108,7 @@ def test_a_stream_that_is_not_well(tmp_path: Path) -> None:
             assert page.health() == ["publishing stuck: a committed window has not been published for 1300 s"]
 
 
+@pytest.mark.slow
 def test_the_status_of_a_store(tmp_path: Path) -> None:
     """Beside no owner, without a window of its own."""
     scene = Scene(tmp_path, {"late_ranges": "correct"})
