@@ -92,22 +92,10 @@ some_batches = st.lists(rows, max_size=6)
 some_columns = st.sampled_from([(True, True), (True, False), (False, True), (False, False)])
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(300))
 @given(some_batches, some_columns)
 def test_a_table_is_a_dict(batches: Batches, columns: tuple[bool, bool]) -> None:
     """Applying batches keeps order, keys and columns; the greater expiry key wins, without one the later window."""
-    assert_table_is_a_dict(batches, columns)
-
-
-@pytest.mark.night
-@settings(max_examples=examples(300), deadline=None)
-@given(some_batches, some_columns)
-def test_a_table_is_a_dict_at_length(batches: Batches, columns: tuple[bool, bool]) -> None:
-    """The same with many more."""
-    assert_table_is_a_dict(batches, columns)
-
-
-def assert_table_is_a_dict(batches: Batches, columns: tuple[bool, bool]) -> None:
     has_expiry, has_origin = columns
     table = Columns(64, 256, expiry=has_expiry, origin=has_origin)
     model: dict[Key, tuple[int, int, int]] = {}
