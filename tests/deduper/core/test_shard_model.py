@@ -47,6 +47,7 @@ rows_of_any_kind = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(
     rows_of_any_kind,
     st.randoms(use_true_random=False),

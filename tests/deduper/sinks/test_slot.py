@@ -205,6 +205,7 @@ ABORTABLE = {"txn_requires_abort": True}
 FATAL = {"fatal": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["begin", "produce", "flush", "offsets", "commit"])
 @pytest.mark.parametrize("flags", [ABORTABLE, FATAL, {}], ids=["abort", "fatal", "unknown"])
 def test_after_a_failed_step_all_is_begun_again(
