@@ -199,6 +199,7 @@ def _race(directory: Path, racer: int, start: Any, results: Any) -> None:
     results.put((racer, won))
 
 
+@pytest.mark.slow
 def test_of_eight_racing_processes_one_gets_each_name(tmp_path: Path) -> None:
     """And the file is the winner's."""
     context = multiprocessing.get_context("fork")

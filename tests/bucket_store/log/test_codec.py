@@ -56,7 +56,7 @@ SAMPLES = {
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_every_record_comes_back_equal(records: list[LogRecord]) -> None:
     """Round trip of all kinds with all fields, ints as ints and floats as floats."""

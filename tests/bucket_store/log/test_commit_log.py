@@ -193,6 +193,7 @@ def test_refreshing_reads_only_what_is_new(tmp_path: Path) -> None:
     assert files.count("read") == 3
 
 
+@pytest.mark.slow
 def test_a_log_is_opened_by_one_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each record is read once, and the state copied once, not once a record."""
     log = CommitLog.create(local_place(tmp_path), {}, wall_us=5, snapshot_every=2000)
@@ -475,6 +476,7 @@ def test_a_slot_with_another_record_of_the_same_epoch_is_not_committed(tmp_path:
     assert (log.state.next_window, committed_windows(tmp_path)) == (1, [0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["before", "after"])
 @pytest.mark.parametrize("windows_before", [0, 1])
 def test_whatever_call_fails_the_outcome_is_true(tmp_path: Path, windows_before: int, how: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bucket_store.errors import CorruptionError
@@ -22,7 +22,6 @@ from bucket_store.places.local import local_place
 from tests.bucket_store.log.test_sources_file import FILE, TOPIC, partitions_of_a_window
 
 
-@settings(deadline=None)  # on a machine with other work one example may take seconds
 @given(st.dictionaries(st.integers(0, 2**40), partitions_of_a_window, min_size=1, max_size=4))
 def test_an_archive_gives_what_it_was_made_of(windows: dict[int, tuple[SourcePartition, ...]]) -> None:
     """Round trip, whatever the windows and partitions."""

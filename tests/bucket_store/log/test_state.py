@@ -40,7 +40,7 @@ def folded(*bodies: Body) -> LogState:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_a_snapshot_stands_for_all_records_below_it(records: list[LogRecord]) -> None:
     """From whatever snapshot a reader starts, and one by one or at once, the state is the same."""
@@ -54,7 +54,7 @@ def test_a_snapshot_stands_for_all_records_below_it(records: list[LogRecord]) ->
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_the_state_is_what_a_plain_reading_of_the_records_says(records: list[LogRecord]) -> None:
     """Against a model that knows nothing of snapshots: windows, sums, live and retired pieces, outputs, sources."""

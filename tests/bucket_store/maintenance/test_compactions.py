@@ -136,6 +136,7 @@ def test_a_job_keeps_few_pieces(world: World) -> None:
             assert given[2] == ("duplicate", "earlier_window", (window - 3, first, 0, 1))
 
 
+@pytest.mark.slow
 def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The merged piece stays unnamed, and the next start removes it."""
     process = Process(world)

@@ -120,6 +120,7 @@ def test_the_newest_of_the_older_buckets_comes_first() -> None:
     assert {ref.max_bucket for ref in choose(pieces, by_bucket)} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_full_period_has_few_pieces_and_is_written_three_times(seed: int) -> None:
     """Each time bucket full, any number of windows in it, sizes that differ, and any beginning of merging."""

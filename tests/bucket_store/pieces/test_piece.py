@@ -87,7 +87,7 @@ def some_entries(draw: st.DrawFn) -> Entries:
     )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(some_entries())
 def test_what_is_encoded_comes_back(entries: Entries) -> None:
     """Every column of every bucket, and the header's own fields."""

@@ -92,22 +92,10 @@ some_batches = st.lists(rows, max_size=6)
 some_columns = st.sampled_from([(True, True), (True, False), (False, True), (False, False)])
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(300))
 @given(some_batches, some_columns)
 def test_a_table_is_a_dict(batches: Batches, columns: tuple[bool, bool]) -> None:
     """Applying batches keeps order, keys and columns; the greater expiry key wins, without one the later window."""
-    assert_table_is_a_dict(batches, columns)
-
-
-@pytest.mark.night
-@settings(max_examples=examples(300), deadline=None)
-@given(some_batches, some_columns)
-def test_a_table_is_a_dict_at_length(batches: Batches, columns: tuple[bool, bool]) -> None:
-    """The same with many more."""
-    assert_table_is_a_dict(batches, columns)
-
-
-def assert_table_is_a_dict(batches: Batches, columns: tuple[bool, bool]) -> None:
     has_expiry, has_origin = columns
     table = Columns(64, 256, expiry=has_expiry, origin=has_origin)
     model: dict[Key, tuple[int, int, int]] = {}
@@ -126,7 +114,7 @@ def assert_table_is_a_dict(batches: Batches, columns: tuple[bool, bool]) -> None
         assert (at == -1) if key not in model else tuple(table.slots[at].tolist()) == key
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(rows, st.integers(0, 50), st.integers(1, 8))
 def test_a_full_table_stops_whole_and_the_rest_goes_into_a_larger_one(
     batch: dict[Key, tuple[int, int, int]], slack: int, capacity: int
@@ -158,7 +146,7 @@ def copy_into(table: Columns, other: Columns, expiry_point: int | None) -> int:
     )
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(rows, st.integers(-10, 10), st.integers(1, 200))
 def test_copying_leaves_out_the_dead(batch: dict[Key, tuple[int, int, int]], point: int, capacity: int) -> None:
     """An entry exactly at the expiry point is dead; any other capacity will do, smaller ones too."""
@@ -240,7 +228,7 @@ def test_only_a_later_window_replaces_an_entry_without_an_expiry_key() -> None:
         assert table.content() == {(1, 1): stays}
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.sets(keys, max_size=60), st.sets(keys, max_size=30))
 def test_matching_sorted_entries_is_a_dict_too(entries: set[Key], asked: set[Key]) -> None:
     """Rows of those that are there, -1 for the others; whichever way they are reached."""

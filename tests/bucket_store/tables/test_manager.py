@@ -321,6 +321,7 @@ def test_a_bucket_that_fills_like_the_one_before_is_seldom_copied(tmp_path: Path
     assert path.stat().st_size < 1.5 * least
 
 
+@pytest.mark.slow
 def test_a_bucket_that_outgrows_the_one_before_is_seldom_copied(tmp_path: Path) -> None:
     """It gets room for as much again while a few windows have filled it; older ones in the same window do not."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
@@ -416,6 +417,7 @@ def lost_disk(_: pytest.MonkeyPatch, settings: TableSettings, shard: Shard) -> T
     return settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "doubt",
     [
@@ -553,6 +555,7 @@ def test_any_family_of_copies_answers_as_its_dicts(tmp_path: Path, seed: int) ->
             check(tables, shard, 0, universe)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["memory B", "disk"])
 @pytest.mark.parametrize("room", [ROOMY, 0], ids=["in memory", "on disk"])
 def test_memory_directories_that_share_a_disk_directory_answer_alike(tmp_path: Path, other: str, room: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deduper.core import kernels
@@ -23,7 +23,6 @@ ADMISSIONS = [
 UNTOUCHED = 99
 
 
-@settings(deadline=None)  # the first example compiles
 @given(
     st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**50), st.sampled_from(ADMISSIONS)), max_size=30),
     st.integers(1, 7),
@@ -42,7 +41,6 @@ def test_rows_are_dealt_by_key_and_errors_by_place(rows: list[tuple[int, int, Ad
     assert len(starts) == shards + 1
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=30), st.integers(-9, -5), st.data())
 def test_rows_are_grouped_by_bucket_and_stay_in_order(buckets: list[int], lowest: int, data: st.DataObject) -> None:
     """A stable sort of the rows that are named."""
@@ -155,7 +153,6 @@ def test_first_copies_are_named_by_window_order_and_expiry_key() -> None:
     assert first_expiry.tolist() == [200, UNTOUCHED, 33, 44]
 
 
-@settings(deadline=None)  # the first example compiles
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 3)), max_size=24),
     st.integers(0, 3),
@@ -216,7 +213,6 @@ def test_a_place_is_held_from_the_tuple_that_takes_it_to_the_one_that_drops_it()
     assert (oldest, dropped.tolist(), is_sound) == (3, [2, 3, 0], True)
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=12), st.lists(st.integers(0, 40), max_size=8))
 def test_a_row_has_the_place_that_its_category_had_when_it_came(
     lengths: list[tuple[int, int]], orders: list[int]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bucket_store.tables.matches import Matches
@@ -47,7 +47,7 @@ rows_of_any_kind = st.lists(
 )
 
 
-@settings(deadline=None)
+@pytest.mark.slow
 @given(
     rows_of_any_kind,
     st.randoms(use_true_random=False),

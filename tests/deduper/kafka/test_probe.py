@@ -131,7 +131,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.night
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls_that_fails_is_told(certificates: Path, version: ssl.TLSVersion) -> None:
     """Our certificate is missing, theirs is not trusted, or one of the two does not speak it: no waiting mends it."""

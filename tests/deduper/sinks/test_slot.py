@@ -88,9 +88,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch, time_: Time) -> Cluster:
     return cluster
 
 
-def slot_of(**changes: Any) -> Slot:
+def slot_of(*, deadline_s: float = 30, **changes: Any) -> Slot:
     """The writer 2 of the port `unique`."""
-    settings = PublisherSettings(deadline_s=30, transaction_timeout_s=60, offsets_retention_s=7 * DAY_S)
+    settings = PublisherSettings(deadline_s=deadline_s, transaction_timeout_s=60, offsets_retention_s=7 * DAY_S)
     sink = TransactionalSink("clicks", "5a5a", "unique", "unique", {}, True, settings, None)
     return Slot(replace(sink, **changes), SLOT)
 
@@ -205,6 +205,7 @@ ABORTABLE = {"txn_requires_abort": True}
 FATAL = {"fatal": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["begin", "produce", "flush", "offsets", "commit"])
 @pytest.mark.parametrize("flags", [ABORTABLE, FATAL, {}], ids=["abort", "fatal", "unknown"])
 def test_after_a_failed_step_all_is_begun_again(
@@ -247,7 +248,7 @@ def test_a_commit_that_happened_and_was_not_answered(cluster: Cluster, staged: C
     assert values(cluster) == window_values(0, 1)
 
 
-@pytest.mark.night
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [ABORTABLE, FATAL], ids=["abort", "fatal"])
 def test_a_failure_that_comes_again_and_again_has_a_deadline(
     cluster: Cluster, staged: Callable[..., CommittedWindow], time_: Time, flags: dict[str, bool]
@@ -255,24 +256,24 @@ def test_a_failure_that_comes_again_and_again_has_a_deadline(
     """Of all the repetitions together; the error names the last cause, and the next call goes on."""
     for nth in range(1, 1000):
         cluster.fail("offsets", failure(**flags), nth=nth)
-    with pytest.raises(BrokerUnavailableError, match="waited 30 s for the transaction to succeed: code -196"):
-        publish(slot_of(), staged(0))
-    assert 30 <= time_.now < 31
+    with pytest.raises(BrokerUnavailableError, match="waited 2 s for the transaction to succeed: code -196"):
+        publish(slot_of(deadline_s=2), staged(0))
+    assert 2 <= time_.now < 3
     cluster.forget_faults()
     assert publish(slot_of(), staged(0)) == 3
     assert values(cluster) == window_values(0)
 
 
-@pytest.mark.night
+@pytest.mark.slow
 def test_a_call_that_hangs_again_and_again_has_a_deadline(
     cluster: Cluster, staged: Callable[..., CommittedWindow], time_: Time
 ) -> None:
     """However many producers it takes."""
     for nth in range(1, 1000):
         cluster.fail("offsets", HungError("hangs"), nth=nth)
-    with pytest.raises(BrokerUnavailableError, match="waited 30 s for the transaction to succeed: hangs"):
-        publish(slot_of(), staged(0))
-    assert 30 <= time_.now < 31
+    with pytest.raises(BrokerUnavailableError, match="waited 2 s for the transaction to succeed: hangs"):
+        publish(slot_of(deadline_s=2), staged(0))
+    assert 2 <= time_.now < 3
     assert all(producer.purged for producer in cluster.producers)
 
 

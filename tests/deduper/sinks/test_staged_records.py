@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -67,7 +67,6 @@ def row(slot: int = 0, value: bytes = b"v") -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(ROWS, st.integers(1, 9), st.booleans())
 def test_all_rows_as_they_are(
     tmp_path_factory: pytest.TempPathFactory, rows: Any, group: int, dictionary: bool

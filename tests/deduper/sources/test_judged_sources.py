@@ -285,6 +285,7 @@ def test_changes_are_looked_for_a_few_files_a_listing(tmp_path: Path, monkeypatc
     assert found[-1] == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold_windows", [1, 1000])
 def test_every_start_looks_at_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fold_windows: int

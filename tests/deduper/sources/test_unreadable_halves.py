@@ -122,6 +122,7 @@ def test_files_that_only_together_are_too_many(tmp_path: Path) -> None:
     assert not read_all(batch_of(tmp_path, [f"{n}" for n in range(16)]), tmp_path, reader).errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

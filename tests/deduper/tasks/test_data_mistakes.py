@@ -312,6 +312,7 @@ MISTAKES: dict[str, tuple[File, Outcome]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_in_these_words(mistake: str, tmp_path: Path) -> None:
     """And in no others."""

@@ -51,7 +51,7 @@ from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.table_room import TableRoom
 from deduper.tasks.write import WriteReceipt, WriteTask, write
-from tests.tiers import examples
+from tests.tiers import is_night
 
 STORE = "ab" * 16
 PORTS = ("unique", "duplicate", "expired", "error")
@@ -341,7 +341,7 @@ def root() -> Iterator[Path]:
 
 @pytest.mark.slow
 @given(window=windows, second=windows)
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=40 if is_night() else 15)
 def test_all_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, second: Window) -> None:
     """Whatever the rows, shards, readers, and the order in which blobs arrive; also when a look-up meets pieces."""
     second = replace(second, shards=window.shards, first_seen=window.first_seen)

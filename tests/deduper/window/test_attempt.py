@@ -194,6 +194,7 @@ def test_what_was_judged_in_the_end_is_told(world: World, monkeypatch: pytest.Mo
     assert judged is less
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["read", "judge", "write"])
 def test_counts_that_do_not_agree_are_judged_once_more(world: World, job: str) -> None:
     """A receipt of any of the jobs is lost: what that attempt has left is in no port and in no piece."""
@@ -208,6 +209,7 @@ def test_counts_that_do_not_agree_are_judged_once_more(world: World, job: str) -
     assert left == named or (job == "judge" and left > named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "says"),
     [
@@ -237,6 +239,7 @@ def test_counts_that_never_agree_are_never_committed(
     assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("losses", [1, 4, 5])
 def test_a_window_whose_rows_are_gone_is_judged_again(
     world: World, losses: int, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def test_a_run_is_summed_up() -> None:
     assert noted.to_json()["error_note"] == "90% of 16 rows are errors"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [False, True])
 def test_run_prints_every_window_and_the_summary(
     as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
