@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tests.services.redis_server import RedisServer
 
 _SHARED_BY = {
-    "tests/crash/": "kills",
+    "tests/crash/test_kafka_": "kills on Kafka",
     "tests/services/test_hdfs_": "hdfs",
     "tests/services/": "kafka",
     "tests/spark/": "spark",
 }
-"""Tests that share a session or servers run in one process; the longest first, so that all else fills what is left."""
+"""Tests that share a session or servers run in one process."""
 
 
 class _Shared(LoadScopeScheduling):  # type: ignore[misc]
@@ -101,7 +101,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = [item for item in items if _is_wanted(item, chosen, config.option.part)]
     _check_variants(items)
     config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
-    first = [*_SHARED_BY, "tests/test_static_checks.py"]
+    # The longest first, so that all else fills what is left.
+    first = [*_SHARED_BY, "tests/crash/", "tests/test_static_checks.py"]
     items[:] = sorted(wanted, key=lambda item: _rank(item.nodeid, first))
 
 
@@ -150,6 +151,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """What tests have noted, the seed, and how to see each failure once more."""
+    if not hasattr(config, "workerinput"):
+        terminalreporter.write_line(f"tier {tiers.tier()}, seed {tiers.seed()}")
     for line in notes.read():
         terminalreporter.write_line(line)
     failed = {report.nodeid for key in ("failed", "error") for report in terminalreporter.stats.get(key, ())}
