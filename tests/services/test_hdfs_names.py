@@ -6,7 +6,6 @@ import contextlib
 import errno
 import multiprocessing
 import multiprocessing.synchronize
-import os
 import subprocess
 import sys
 import threading
@@ -71,11 +70,10 @@ def _create_all(url: str, rounds: int, racer: int, barrier: multiprocessing.sync
 
 
 @pytest.mark.night
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_races_have_one_winner(pair: Place) -> None:
     """A thousand rounds of eight processes: one winner each, its bytes, no temporary file left."""
-    rounds = int(os.environ.get("HDFS_RACES", "1000"))
+    rounds = 1000
     spawning = multiprocessing.get_context("spawn")
     barrier = spawning.Barrier(8)
     racers = [spawning.Process(target=_create_all, args=(pair.url, rounds, racer, barrier)) for racer in range(8)]
