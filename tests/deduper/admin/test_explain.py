@@ -33,6 +33,7 @@ from tests.deduper.window.test_state_machine import trials
 from tests.oracle import Row, Settings
 from tests.tiers import examples
 
+pytestmark = pytest.mark.slow
 Told = set[tuple[str, str, int, str | None]]
 
 
@@ -52,7 +53,6 @@ def judged(world: World, key: tuple[Any, ...]) -> Told:
     return answers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", ["never", "event_time", "ordered", "processing_time", "category"])
 @settings(max_examples=examples(15), deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
