@@ -35,6 +35,7 @@ from deduper.window.policy import fixed_settings
 from tests.bucket_store.places.memory_names import MemoryNames, memory_place
 from tests.deduper.published_store import PublishedStore
 
+pytestmark = pytest.mark.slow
 DAY_US = 86_400_000_000
 DAYS_LATER_US = 10**18
 

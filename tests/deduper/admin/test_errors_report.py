@@ -22,6 +22,7 @@ from deduper.cli.views.inspect import render_errors
 from deduper.errors import IntegrityError
 from tests.deduper.store_samples import Window, make_store, write_config
 
+pytestmark = pytest.mark.slow
 NO_FIELD, NULL = "user: no such field", "user: null"
 ROWS = [
     (0, [("null_key", NO_FIELD, "in/a.json", 4), ("malformed", "the line is no object", "in/a.json", 6)]),

@@ -25,7 +25,7 @@ from deduper.columns import parse_columns
 from deduper.config.kafka.sections import KafkaSink
 from deduper.core.digests import KeyValue
 from deduper.errors import UsageError
-from tests.deduper.admin.test_forecast import CATEGORIES, KEYS, STEPS, opened
+from tests.deduper.admin.test_forecast import KEYS, opened, rows_of
 from tests.deduper.cli.test_terminal import check_lines, printed, words
 from tests.deduper.published_store import Kind, PublishedStore
 from tests.deduper.small_service import BEGIN_US, SECOND, Process, Trial, World, machine_of
@@ -33,6 +33,7 @@ from tests.deduper.window.test_state_machine import trials
 from tests.oracle import Row, Settings
 from tests.tiers import examples
 
+pytestmark = pytest.mark.slow
 Told = set[tuple[str, str, int, str | None]]
 
 
@@ -52,19 +53,13 @@ def judged(world: World, key: tuple[Any, ...]) -> Told:
     return answers
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", ["never", "event_time", "ordered", "processing_time", "category"])
 @settings(max_examples=examples(15), deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_copy_is_told_as_it_was_judged(by: str, data: st.DataObject) -> None:
     """For every kind of expiry, with and without first copies; nulls are keys too."""
     trial = replace(data.draw(trials(by)), ports=True)
-    point = BEGIN_US if by == "event_time" else 0
-    if by == "category":
-        expiries: Any = st.sampled_from(CATEGORIES)
-    else:
-        expiries = st.sampled_from(STEPS).map(lambda step: point + step * trial.unit)
-    rows = st.builds(lambda key, expiry: Row((key,), expiry), st.sampled_from(KEYS), expiries)
+    rows = rows_of(by, trial)
     with tempfile.TemporaryDirectory() as root:
         world = World(Path(root), trial)
         with machine_of(world):

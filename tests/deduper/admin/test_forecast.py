@@ -18,7 +18,7 @@ from deduper.admin.inspect import inspect_key
 from deduper.admin.keys.forecast import CopyForecast, category_of, new_category
 from deduper.admin.open_store import OpenStore
 from deduper.core.categories import CategoryState
-from tests.deduper.small_service import BEGIN_US, SECOND, Process, World, machine_of
+from tests.deduper.small_service import BEGIN_US, SECOND, Process, Trial, World, machine_of
 from tests.deduper.window.test_state_machine import trials
 from tests.oracle import Row
 from tests.tiers import examples
@@ -32,6 +32,15 @@ def opened(world: World) -> OpenStore:
     """The store as a command opens it."""
     url = world.config.store.url
     return OpenStore(url, world.config, CommitLog.open(local_place(world.config.store.path)), open_backend(url))
+
+
+def rows_of(by: str, trial: Trial) -> st.SearchStrategy[Row]:
+    """Rows of few keys, with the expiry keys of a trial."""
+    point = BEGIN_US if by == "event_time" else 0
+    expiries: Any = st.sampled_from(CATEGORIES)
+    if by != "category":
+        expiries = st.sampled_from(STEPS).map(lambda step: point + step * trial.unit)
+    return st.builds(lambda key, expiry: Row((key,), expiry), st.sampled_from(KEYS), expiries)
 
 
 PORTS = ("unique", "duplicate", "expired")
@@ -62,12 +71,7 @@ def test_what_is_said_of_the_next_copy_is_what_the_job_says(by: str) -> None:
 def judged(by: str, data: st.DataObject) -> str:
     """The port of a copy after a random history, which is the one that was foretold."""
     trial = data.draw(trials(by))
-    point = BEGIN_US if by == "event_time" else 0
-    if by == "category":
-        expiries: Any = st.sampled_from(CATEGORIES)
-    else:
-        expiries = st.sampled_from(STEPS).map(lambda step: point + step * trial.unit)
-    rows = st.builds(lambda key, expiry: Row((key,), expiry), st.sampled_from(KEYS), expiries)
+    rows = rows_of(by, trial)
     with tempfile.TemporaryDirectory() as root:
         world = World(Path(root), trial)
         with machine_of(world):

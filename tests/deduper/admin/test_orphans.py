@@ -19,6 +19,7 @@ from deduper.sinks.names import Attempt
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 from tests.deduper.whole_job import WholeJob
 
+pytestmark = pytest.mark.slow
 BUCKET = BEGIN_US // HOUR_US
 WINDOWS = [Window([SeenKey((f"u{n}{w}", n), BUCKET, BEGIN_US, n) for n in range(8)], BEGIN_US) for w in range(2)]
 
@@ -65,7 +66,6 @@ def test_without_a_config_the_ports_are_not_looked_at(config_file: Path) -> None
     assert orphans(open_store(store.url)) == ()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "epoch", "is_abandoned"),
     [(0, 1, True), (2, 2, True), (1, 3, True), (2, 3, False), (3, 4, False)],

@@ -59,7 +59,7 @@ class Job:
         (directory / "out" / "error").mkdir(parents=True)
         self.put(ROWS)
 
-    def put(self, rows: dict[int, list[Row]]) -> None:
+    def put(self, rows: dict[int, list[Row]], part: int = 0) -> None:
         """Publish files of the error port, one a window."""
         prefix = open_store(str(self.file)).log.manifest.store_id[:8]
         for window, some in rows.items():
@@ -67,21 +67,23 @@ class Job:
                 {"reason": reason, "source": str(self.folder / source), "position": position, "raw": raw}
                 for reason, source, position, raw in some
             ]
-            path = self.directory / "out" / "error" / f"{prefix}-{window:012d}-0000.json"
+            path = self.directory / "out" / "error" / f"{prefix}-{window:012d}-{part:04d}.json"
             path.write_text("".join(json.dumps({"_dedup": line}) + "\n" for line in lines))
 
     def replay(self, windows: Windows = Windows(), reasons: Sequence[str] = (), **options: Any) -> ReplayReport:  # noqa: B008
         """A call of the command, in this process."""
         return replay_errors(open_store(str(self.file)), windows, reasons, **options)
 
-    def lines(self) -> list[bytes]:
-        """All lines of the files that the source has now."""
+    def source_files(self) -> list[str]:
+        """The files that the source has now."""
         config = open_store(str(self.file)).config
         assert config is not None
         assert isinstance(config.source, FilesSource)
-        return [
-            line for file in sorted(list_files(config.source)) for line in Path(file).read_bytes().split(b"\n")[:-1]
-        ]
+        return sorted(list_files(config.source))
+
+    def lines(self) -> list[bytes]:
+        """All their lines."""
+        return [line for file in self.source_files() for line in Path(file).read_bytes().split(b"\n")[:-1]]
 
 
 @pytest.fixture

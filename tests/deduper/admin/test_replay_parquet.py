@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,24 +15,22 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from bucket_store.log.sources_file import SourcePartition
-from deduper.admin.errors.replay import ReplayReport, replay_errors
 from deduper.admin.errors.report import errors_report
 from deduper.admin.errors.rows import Windows
 from deduper.admin.open_store import open_store
 from deduper.cli.main import app
-from deduper.config.files import FilesSource
 from deduper.errors import UsageError
-from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import source_digest
+from tests.deduper.admin.test_replay_errors import POINTS, Row
+from tests.deduper.admin.test_replay_errors import Job as LinesJob
 from tests.deduper.small_service import Killed, armed
 from tests.deduper.store_samples import Window, make_store, write_config
 
 pytestmark = pytest.mark.slow
-POINTS = ["replay.written", "replay.recorded", "replay.renamed"]
 FILES = {"a.parquet": 0, "day=1/b.parquet": 0, "c.parquet": 1}
 """Files of the source with the window that judged each."""
-ERRORS = [("a.parquet", 7, "null_key"), ("a.parquet", 8, "ahead_of_now"), ("c.parquet", 0, "null_key")]
-ERRORS += [("day=1/b.parquet", 9, "malformed")]
+ERRORS: list[Row] = [("null_key", "a.parquet", 7, None), ("ahead_of_now", "a.parquet", 8, None)]
+ERRORS += [("null_key", "c.parquet", 0, None), ("malformed", "day=1/b.parquet", 9, None)]
 
 
 def contents(name: str, rows: int = 10) -> pa.Table:
@@ -49,7 +44,7 @@ def write(path: Path, table: pa.Table) -> None:
     parquet.write_table(table, path, row_group_size=4)
 
 
-class Job:
+class Job(LinesJob):
     """A store whose windows have judged real Parquet files, and an error port made by hand; no service runs."""
 
     def __init__(self, directory: Path, tables: dict[str, pa.Table] | None = None) -> None:
@@ -67,21 +62,7 @@ class Job:
         make_store(self.file, [Window(sources=sources) for _, sources in sorted(windows.items())])
         (directory / "out" / "error").mkdir(parents=True)
         for window in windows:
-            self.put([one for one in ERRORS if FILES[one[0]] == window], window)
-
-    def put(self, errors: Sequence[tuple[str, int, str]], window: int, part: int = 0) -> None:
-        """Publish a file of the error port."""
-        prefix = open_store(str(self.file)).log.manifest.store_id[:8]
-        path = self.directory / "out" / "error" / f"{prefix}-{window:012d}-{part:04d}.json"
-        lines = [
-            {"reason": reason, "source": str(self.folder / source), "position": position, "raw": None}
-            for source, position, reason in errors
-        ]
-        path.write_text("".join(json.dumps({"_dedup": line}) + "\n" for line in lines))
-
-    def replay(self, windows: Windows = Windows(), reasons: Sequence[str] = (), **options: Any) -> ReplayReport:  # noqa: B008
-        """A call of the command, in this process."""
-        return replay_errors(open_store(str(self.file)), windows, reasons, **options)
+            self.put({window: [one for one in ERRORS if FILES[one[1]] == window]})
 
     def sent(self) -> list[str]:
         """`own` of all rows of files of replays that the source has now."""
@@ -89,13 +70,10 @@ class Job:
 
     def replayed(self) -> list[str]:
         """Files of replays."""
-        config = open_store(str(self.file)).config
-        assert config is not None
-        assert isinstance(config.source, FilesSource)
-        return [file for file in sorted(list_files(config.source)) if "deduper-replay" in file]
+        return [file for file in self.source_files() if "deduper-replay" in file]
 
 
-ALL = [f"{name}:{position}" for name, position, _ in ERRORS]
+ALL = [f"{name}:{position}" for _, name, position, _ in ERRORS]
 
 
 @pytest.fixture
@@ -137,7 +115,7 @@ def test_a_death_at_any_point_loses_and_repeats_nothing(job: Job, point: str, ot
             raise Killed
 
         if nth > 1:
-            job.put([("a.parquet", 1, "null_key"), ("day=1/b.parquet", 1, "null_key")], 0, part=1)
+            job.put({0: [("null_key", name, 1, None) for name in ("a.parquet", "day=1/b.parquet")]}, part=1)
         with armed(point, nth, die), pytest.raises(Killed):
             job.replay()
         if other:
@@ -158,7 +136,7 @@ def test_what_fails_again_is_sent_by_again_alone(job: Job) -> None:
     make_store(job.file, [Window(), Window(), Window(sources=[partition])])
     for old in (job.directory / "out" / "error").iterdir():
         old.unlink()
-    job.put([(name, 2, "null_key")], 2)
+    job.put({2: [("null_key", name, 2, None)]})
     assert (job.replay().rows, job.replay().left_out) == ({}, {"replayed before": 1})
     assert job.replay(again=True).rows == {"null_key": 1}
     assert job.replay(again=True).rows == {}

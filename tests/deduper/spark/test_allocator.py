@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
 of_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of the GNU C library's allocator")
 
 # Threads that allocate at the same time get an arena each, as long as there may be more: 64 MB of addresses, aligned.

@@ -9,12 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from deduper.cli.main import app
 from deduper.table.formats.protocol import PRIVATE
 from tests.deduper.table.scene import CONFIG, Place, dying, foreign
+
+pytestmark = pytest.mark.slow
 
 
 def status(place: Place) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from deduper.errors import UsageError
 from tests.deduper.admin.test_elsewhere import StoreElsewhere, told
 from tests.deduper.published_store import WALL_US
 
+pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
 
 

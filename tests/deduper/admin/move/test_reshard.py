@@ -122,6 +122,7 @@ def test_verdicts_are_those_of_a_store_that_was_never_moved(
         machine.teardown()
 
 
+@pytest.mark.night(but=["file"])
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 def test_killed_at_five_points_it_is_finished_by_the_next_run(tmp_path: Path, backend: str) -> None:
     """SIGKILL after the claim, within a part, after a part, before and after the record; parts are not done twice."""

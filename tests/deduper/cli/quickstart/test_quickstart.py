@@ -21,6 +21,8 @@ from deduper.config.model import Config
 from deduper.errors import CheckFailedError, UsageError
 from deduper.window.progress import BatchProgress, RunSummary
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class StandIn:
