@@ -14,6 +14,7 @@ from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
@@ -190,10 +191,8 @@ def of_topic(session: SparkSession, kind: str, schema: str, lines: Sequence[str]
     source = KafkaSource.model_validate(
         {"format": "kafka", "bootstrap_servers": "b:1", "topics": ["t"], "value": value}
     )
-    values = session.createDataFrame(
-        [(line.encode(), at) for at, line in enumerate(lines)], "value binary, offset long"
-    )
-    records = values.selectExpr(
+    values = pa.table({"value": [line.encode() for line in lines], "offset": range(len(lines))})
+    records = session.createDataFrame(values).selectExpr(
         "*",
         "CAST(NULL AS BINARY) key",
         "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) headers",
@@ -201,7 +200,8 @@ def of_topic(session: SparkSession, kind: str, schema: str, lines: Sequence[str]
         "'t' topic",
         "0 partition",
     )
-    return kafka_parsing(session, source).of(records).orderBy(ORDER).select(REC, RAW, ADMISSION).collect()
+    found = kafka_parsing(session, source).of(records).select(REC, RAW, ADMISSION, ORDER).collect()
+    return sorted(found, key=lambda row: row[ORDER])
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])

@@ -25,7 +25,7 @@ from tests import tiers
 from tests.deduper.digest_cases import SALT
 
 _SEED = tiers.seed()
-_FILES = 20_000 if tiers.is_night() else 100
+_FILES = 5_000 if tiers.is_night() else 100
 _ROWS = 300
 _TABLE = pa.table(
     {
