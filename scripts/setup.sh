@@ -118,10 +118,14 @@ setup_prometheus() {
     say "Without amtool the example for Alertmanager is not checked."
 }
 
-# What only the tests of `make all` start: a Redis server for the external index, a KDC for HDFS with a login, and a zsh.
-setup_night() {
+# A Redis server, which the tests of the external index start.
+setup_redis() {
   command -v valkey-server >/dev/null || install_disabled redis-server redis-server ||
     missing "a Redis server, which the tests of the external index start" redis-server
+}
+
+# What only the tests of `make all` start: a KDC, and a zsh.
+setup_night() {
   install_disabled krb5-kdc krb5kdc && install_disabled krb5-admin-server kadmin.local && install_disabled krb5-user kinit ||
     missing "MIT Kerberos, whose KDC the tests of HDFS with a login start" krb5-kdc krb5-admin-server krb5-user
   command -v zsh >/dev/null || try_install zsh || missing "zsh, whose completion is tested" zsh
@@ -141,6 +145,6 @@ if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   esac
   setup_python "${1:-}"
   setup_java
-  [[ "${1:-}" != night ]] || { setup_prometheus && setup_night; }
+  [[ "${1:-}" != night ]] || { setup_prometheus && setup_redis && setup_night; }
   say "Ready: $VENV, Java in $JAVA_HOME"
 fi

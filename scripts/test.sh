@@ -20,7 +20,7 @@ esac
 make_venv
 if [[ "$tier" != check ]]; then
   # Packages of the system come while pip works.
-  (setup_java && setup_prometheus && { [[ "$tier" == change ]] || setup_night; }) &
+  (setup_java && setup_prometheus && setup_redis && { [[ "$tier" == change ]] || setup_night; }) &
   system=$!
 fi
 setup_python "$tools"
