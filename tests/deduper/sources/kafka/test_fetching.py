@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -67,6 +68,8 @@ class ScriptedQueue:
 
     script: Script = ()
     is_open = False
+    now = 0.0
+    """Seconds: time passes where the script has nothing more to give, and only there."""
 
     def __init__(self, consumer: ScriptedConsumer, topic: str, partition: int, with_headers: bool) -> None:
         assert (topic, partition, consumer.assigned) == ("t", 1, [])
@@ -75,6 +78,7 @@ class ScriptedQueue:
 
     def take(self, most: int, wait_ms: int) -> tuple[pa.RecordBatch, list[Event]]:
         assert 0 < wait_ms < 100
+        type(self).now += 0.0 if self._left else 1.0
         some = self._left.pop(0) if self._left else []
         if len(some) > most:
             self._left.insert(0, some[most:])
@@ -92,6 +96,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(fetching, "Consumer", ScriptedConsumer)
     monkeypatch.setattr(fetching, "PartitionQueue", ScriptedQueue)
     monkeypatch.setattr(fetching, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=lambda: ScriptedQueue.now))
     ScriptedConsumer.made = 0
     ScriptedConsumer.words = []
     yield
