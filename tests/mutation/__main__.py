@@ -315,19 +315,19 @@ def _modules(name: str, settings: dict[str, Any]) -> list[str]:
 
 def _stages(name: str, module: str, settings: dict[str, Any]) -> list[list[str]]:
     """The tests of a module: those named for it; pure ones, the likeliest in front; those named for its room."""
-    named = settings["tests"].get(name, [])
+    named, of_room = settings["tests"].get(name, []), settings["rooms"].get(name, [])
     parts = module.removesuffix(".py").split("/")
     ways = [_import_of(parts[:length]) for length in range(len(parts), name.count("/"), -1)]
-    ranks: dict[str, tuple[int, bool]] = {}
+    ranks: dict[str, tuple[int, bool, bool]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         test = str(path.relative_to(ROOT))
         text = path.read_text(encoding="utf-8")
         rank = next((number for number, way in enumerate(ways) if way.search(text)), len(ways))
         is_near = test.startswith(f"tests/{name}/")
         if test.startswith(("tests/deduper/", "tests/bucket_store/")) and (is_near or rank < len(ways)):
-            ranks[test] = rank, not is_near
+            ranks[test] = rank, test not in of_room, not is_near
     pure = [test for test in sorted(ranks, key=ranks.__getitem__) if test not in named]
-    return [stage for stage in (named, pure, settings["rooms"].get(name, [])) if stage]
+    return [stage for stage in (named, pure, [test for test in of_room if test not in pure]) if stage]
 
 
 def _import_of(parts: list[str]) -> re.Pattern[str]:
