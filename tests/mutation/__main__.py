@@ -261,6 +261,7 @@ def _test(tree: Path, tier: str, tests: list[str], scratch: Path) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(tree)
+    multiprocessing.process.ORIGINAL_DIR = str(tree)  # where processes that are spawned go
     sys.path[:] = [str(tree), *(path for path in sys.path if Path(path or ROOT) != ROOT)]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
