@@ -23,6 +23,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -211,16 +212,15 @@ def run(mutant: Mutant, stages: list[tuple[str, list[str]]], unchanged: Path, ex
         if "@kernel" in code:
             for kept in (copy / "deduper").rglob("*.nb[ci]"):
                 kept.unlink()  # numba looks at the file of a kernel, and not at those of the kernels that it calls
-        for tier, tests in stages:
-            if tier == NIGHT and stages[0][0] == CHANGE and _key(code, mutant) in explained:
-                break
+        is_explained = _key(code, mutant) in explained
+        for tier, tests in stages[:1] if is_explained else stages:
             while (failed := _failed(copy, tier, tests)) is not None:
                 if _passes(unchanged, tier, (failed,) if failed else ("--collect-only", *tests)):
-                    return outcome(tier, failed or "cannot be imported")
+                    return outcome(tier, failed or "at collection")
                 print(f"fails without any mutation too, and is left out: {failed or tests}", flush=True)
                 assert failed
                 tests = [*tests, f"--deselect={failed}"]
-        return outcome(EXPLAINED if _key(code, mutant) in explained else LIVES)
+        return outcome(EXPLAINED if is_explained else LIVES)
 
 
 @functools.cache
@@ -261,6 +261,7 @@ def _test(tree: Path, tier: str, tests: list[str], scratch: Path) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(tree)
+    multiprocessing.process.ORIGINAL_DIR = str(tree)  # where processes that are spawned go
     sys.path[:] = [str(tree), *(path for path in sys.path if Path(path or ROOT) != ROOT)]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
@@ -314,20 +315,25 @@ def _modules(name: str, settings: dict[str, Any]) -> list[str]:
 
 
 def _stages(name: str, module: str, settings: dict[str, Any]) -> list[list[str]]:
-    """The tests of a module; of one of a room first those that start nothing, the likeliest to fail in front."""
-    if name in settings["tests"]:
-        return [settings["tests"][name]]
-    parts = module.removesuffix(".py").replace("/", ".").split(".")
-    names = [".".join(parts[:length]) for length in range(len(parts), name.count("/"), -1)]
-    ranks: dict[str, tuple[int, bool]] = {}
-    for path in (ROOT / "tests").rglob("test_*.py"):
+    """The tests of a module: those named for it; pure ones, the likeliest in front; those named for its room."""
+    named, of_room = settings["tests"].get(name, []), settings["rooms"].get(name, [])
+    parts = module.removesuffix(".py").split("/")
+    ways = [_import_of(parts[:length]) for length in range(len(parts), name.count("/"), -1)]
+    ranks: dict[str, tuple[int, bool, bool]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
         test = str(path.relative_to(ROOT))
         text = path.read_text(encoding="utf-8")
-        rank = next((number for number, one in enumerate(names) if one in text), len(names))
+        rank = next((number for number, way in enumerate(ways) if way.search(text)), len(ways))
         is_near = test.startswith(f"tests/{name}/")
-        if test.startswith(("tests/deduper/", "tests/bucket_store/")) and (is_near or rank < len(names)):
-            ranks[test] = rank, not is_near
-    return [stage for stage in (sorted(ranks, key=ranks.__getitem__), settings["rooms"][name]) if stage]
+        if test.startswith(("tests/deduper/", "tests/bucket_store/")) and (is_near or rank < len(ways)):
+            ranks[test] = rank, test not in of_room, not is_near
+    pure = [test for test in sorted(ranks, key=ranks.__getitem__) if test not in named]
+    return [stage for stage in (named, pure, [test for test in of_room if test not in pure]) if stage]
+
+
+def _import_of(parts: list[str]) -> re.Pattern[str]:
+    *above, last = parts
+    return re.compile(rf"{'[.]'.join(parts)}\b|from {'[.]'.join(above)} import [\w, ]*\b{last}\b")
 
 
 def _draw(names: list[str], options: argparse.Namespace, settings: dict[str, Any]) -> dict[Mutant, str]:
