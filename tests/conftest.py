@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -25,6 +26,9 @@ _SHARED_BY = {
     "tests/spark/": "spark",
 }
 """Tests that share a session or servers run in one process."""
+_NOTHING_TO_CHECK = ("tests/spark/", "tests/services/", "tests/crash/")
+"""Folders whose tests all start something."""
+ROOT = Path(__file__).parent.parent
 
 
 class _Shared(LoadScopeScheduling):  # type: ignore[misc]
@@ -94,11 +98,20 @@ def pytest_configure(config: pytest.Config) -> None:
 _CHOSEN = pytest.StashKey[str]()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that have no test of this tier or part are not even imported."""
+    path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
+    is_of_another_part = config.option.part is not None and parts.part_of(path) != config.option.part
+    if path.endswith(".py") and is_of_another_part:
+        return True
+    return True if config.stash[_CHOSEN] == tiers.CHECK and f"{path}/" in _NOTHING_TO_CHECK else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of other tiers and parts; begin with those that share servers."""
     chosen = config.stash[_CHOSEN]
-    wanted = [item for item in items if _is_wanted(item, chosen, config.option.part)]
+    wanted = [item for item in items if _is_wanted(item, chosen)]
     _check_variants(items)
     config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
     # The longest first, so that all else fills what is left.
@@ -106,9 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(wanted, key=lambda item: _rank(item.nodeid, first))
 
 
-def _is_wanted(item: pytest.Item, chosen: str, part: int | None) -> bool:
-    if part is not None and parts.part_of(item.nodeid.partition("::")[0]) != part:
-        return False
+def _is_wanted(item: pytest.Item, chosen: str) -> bool:
     marks = {mark.name for mark in item.iter_markers()}
     if "night" in marks and _variant(item) in _kept(item):
         marks.remove("night")
