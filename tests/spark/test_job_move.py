@@ -42,7 +42,7 @@ def _first(dedup: dict[str, Any]) -> Any:
     return first and {**first, "source": Path(first["source"]).name}
 
 
-@pytest.mark.parametrize("backend", ["file", "rocksdb"])
+@pytest.mark.parametrize("backend", [pytest.param("file", marks=pytest.mark.night), "rocksdb"])
 def test_a_job_goes_on_with_seven_shards_as_with_four(backend: str, new_job: Callable[..., Job]) -> None:
     """Four windows, re-sharded, four more; a config that still says 4 is refused."""
     settings: dict[str, Any] = {"expiry": EXPIRY, "source": {"max_files_per_batch": 1}}

@@ -19,7 +19,7 @@ from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
 
-STREAMS_A_MODE = 6
+STREAMS_A_MODE = 4
 
 _ARROW = {
     "string": pa.string(),
@@ -31,7 +31,15 @@ _ARROW = {
 }
 
 
-@pytest.mark.parametrize(("kind", "seed"), [*(("parquet", n) for n in range(STREAMS_A_MODE)), ("json", 0), ("json", 3)])
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        *(("parquet", n) for n in range(STREAMS_A_MODE)),
+        *(pytest.param("parquet", n, marks=pytest.mark.night) for n in range(STREAMS_A_MODE, 6)),
+        ("json", 0),
+        ("json", 3),
+    ],
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_job_says_what_the_oracle_says(mode: str, kind: str, seed: int, new_job: Callable[..., Job]) -> None:
     """Port, reason and first copy of every row, whatever the shards, the digest, the lookup and the clock."""

@@ -22,7 +22,7 @@ def opened(job: Job) -> OpenStore:
     return OpenStore(store.url, job.config, store.log, store.pieces)
 
 
-@pytest.mark.parametrize("backend", ["file", "rocksdb"])
+@pytest.mark.parametrize("backend", ["file", pytest.param("rocksdb", marks=pytest.mark.night)])
 def test_windows_after_it_are_judged_once_more(backend: str, new_job: Callable[..., Job]) -> None:
     """Their outputs are set aside and written again, the same ones; the store is sound."""
     settings: dict[str, Any] = {"expiry": EXPIRY, "source": {"max_files_per_batch": 1}}

@@ -16,6 +16,7 @@ from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import Own
 from deduper.ranges.batch import workers
 from deduper.ranges.batch.frames import RangeAggregates, range_aggregate
+from tests import tiers
 from tests.deduper.ranges.aggregate import oracle
 
 pytestmark = pytest.mark.spark
@@ -159,7 +160,7 @@ def test_all_ends_and_types_give_what_all_pairs_give(session: SparkSession, name
     texts = ("count(value)", "max(value)", "list(value)", *(() if value_type == "string" else ("sum(value)",)))
     session.conf.set(ZONE, "America/New_York")
     try:
-        for ends in ("[]", "[)", "(]", "()"):
+        for ends in ("[]", "[)", "(]", "()") if tiers.is_night() else ("(]", "()"):  # others have the others
             expected = list(zip(*(oracle.of_events(events, ranges, ends, text, kind) for text in texts), strict=True))
             for index_bytes in (1 << 30, 1000):
                 found = asked(

@@ -29,7 +29,7 @@ from tests.spark.harness import PORTS, Job
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _SEED = tiers.seed()
-_LINES = 200_000 if tiers.is_night() else 4_000
+_LINES = 200_000 if tiers.is_night() else 2_000
 _SCHEMA = "k string, n int, b boolean, d date, p decimal(10,2), s string"
 _TEXTS = [
     "a",
