@@ -62,9 +62,9 @@ class Servers:
 
     def are_needed(self, name: str) -> bool:
         """Whether a test asks for a fixture of this name, by itself or by a parameter."""
-        return any(
-            name in getattr(item, "fixturenames", ()) or name in _parameters(item).values() for item in self._items
-        )
+        texts = ({value for value in _parameters(item).values() if isinstance(value, str)} for item in self._items)
+        fixtures = (getattr(item, "fixturenames", ()) for item in self._items)
+        return any(name in asked or name in named for asked, named in zip(fixtures, texts, strict=True))
 
     def stop(self) -> None:
         """Stop all, side by side."""

@@ -20,6 +20,7 @@ from bucket_store.log.records import (
     DeletionRecord,
     JudgedRef,
     LogRecord,
+    RebaseRecord,
     Snapshot,
     SourcesFoldRecord,
     SourcesRef,
@@ -144,6 +145,15 @@ def test_a_deleted_piece_is_retired_until_it_is_purged() -> None:
     assert fold(state, envelope(3, commit(1), purged=2)).retired == ()
 
 
+def test_pieces_that_a_rebase_does_not_name_are_retired() -> None:
+    """After those that were retired before it."""
+    before = folded(commit(0), DeletionRecord((piece(0, 0),), 90, 0), commit(1))
+    base = replace(before, pieces={1: before.pieces[1]}, next_number=4)
+    after = fold(before, envelope(4, RebaseRecord(base, 95)))
+    assert after.pieces == base.pieces
+    assert after.retired == (*before.retired, RetiredPiece(piece(1, 0), 4, 95))
+
+
 def test_a_window_is_known_while_one_of_its_pieces_is_live() -> None:
     """Deleting one shard's piece of two keeps it."""
     state = folded(commit(0), DeletionRecord((piece(0, 1),), 90, 0))
@@ -262,6 +272,9 @@ def test_pieces_retired_by_a_clock_far_ahead_count_as_retired_at_its_end() -> No
         (2, CompactionRecord((piece(5),), (), 9)),
         (2, SourcesFoldRecord(1, None, None, 9)),
         (2, SourcesFoldRecord(-2, None, None, 9)),
+        (2, RebaseRecord(LogState(next_number=2, next_window=2), 9)),
+        (2, RebaseRecord(LogState(next_number=2, next_window=1, published_through=1), 9)),
+        (2, RebaseRecord(LogState(next_number=3, next_window=1), 9)),
         (2, Snapshot(LogState(next_number=3))),
         (1, Snapshot(LogState(next_number=1))),
     ],
