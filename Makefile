@@ -34,9 +34,9 @@ fuzz: ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=n
 	@scripts/setup.sh night
 	@.venv/bin/python -m tests.fuzz $(TARGET) -max_total_time=$(or $(SECONDS),60)
 
-mutants: ## change critical modules a little, one line at a time: the tests must fail; MODULES="a.py b.py", SAMPLE=n of each
+mutants: ## change critical modules a little, one line at a time: the tests must fail; MODULES="a.py b.py", TOTAL=n, TIER=change
 	@scripts/setup.sh night
-	@.venv/bin/python -m tests.mutation $(MODULES) --sample $(or $(SAMPLE),0) --seed $(or $(SEED),1)
+	@.venv/bin/python -m tests.mutation $(MODULES) --total $(or $(TOTAL),0) --tier $(or $(TIER),night) --seed $(or $(SEED),1)
 
 format: setup ## put the code into its form
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .

@@ -30,7 +30,7 @@ FOLDERS: dict[str, int] = {
 COMMANDS: dict[int, tuple[str, ...]] = {
     6: (
         "tests.fuzz -max_total_time=60",
-        "tests.mutation --sample 12",
+        "tests.mutation --total 60",
         "tests.bench.soak_kafka --rate 3000 --minutes 4 --warm 3 --kills 1 --out build/night/soak",
         "tests.bench.bounds --out build/night/bench",
     )

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests import changed, parts, tiers
 
@@ -106,6 +107,17 @@ def test_what_does_not_fit_into_ten_minutes_is_left_out() -> None:
     table = {"a": {"1": 300.0, "2": 290.0}, "b": {"3": 290.0, "1": 300.0}, "b/c": {"4": 1.0}}
     assert changed.rooms_of(["b/c/x.py", "a/x.py", "ab.py"], table) == ["a", "b/c"]
     assert changed.chosen(["a", "b"], table) == (["1", "3"], ["2"])
+
+
+def test_the_workflow_of_the_night_has_every_part() -> None:
+    """One machine a part, and nothing else than README's command for a change."""
+    workflow = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "tests.yml")
+    jobs = workflow["jobs"]
+    assert jobs["night"]["strategy"]["matrix"]["part"] == [
+        f"{part}/{parts.COUNT}" for part in range(1, parts.COUNT + 1)
+    ]
+    runs = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert runs == {"change": ["sudo -E .ci/run"], "night": ["sudo -E make all PART=${{ matrix.part }}"]}
 
 
 def test_parts_are_of_folders_that_exist() -> None:
