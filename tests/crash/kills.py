@@ -94,13 +94,11 @@ class Kill:
 
 BRIEF = [
     Kill("window.2.judged", DRIVER),
-    Kill("log.written", MACHINE, 3),
     Kill("start.discarded", DRIVER),
     Kill("judge.piece.after", WORKER),
     Kill("window.4.committed", JVM),
     Kill("publish.renamed", MACHINE, then=FORGET),
     Kill("window.6.half", DRIVER, then=TEAR),
-    Kill("window.6.marked", DRIVER, then=DELETE),
 ]
 
 

@@ -77,6 +77,7 @@ def test_latency_is_measured_from_create_time_to_the_reader(
     assert bench_topics(broker) == set()
 
 
+@pytest.mark.night
 def test_topics_are_filled_in_turn_and_emptied(broker: Broker) -> None:
     """Each partition gets as many records as the others, or one less; what was forgotten is not read again."""
     with Topics(broker.bootstrap) as topics:

@@ -28,6 +28,7 @@ def explained(file: Path, key: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.night
 def test_every_copy_is_found_in_the_topics(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_at_least_once_and_compression(
     }
 
 
+@pytest.mark.night
 def test_ports_choose_their_headers(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_record_that_the_topic_refuses(
     assert "0" in numbers(found)
 
 
+@pytest.mark.night
 def test_what_is_unpublished_goes_where_its_record_says(
     broker: Broker,
     session: SparkSession,
@@ -261,6 +263,7 @@ def test_what_is_unpublished_goes_where_its_record_says(
     assert numbers(committed(broker, elsewhere, 1)) == ["200"]
 
 
+@pytest.mark.night
 def test_a_store_that_moved_before_it_published(
     broker: Broker,
     session: SparkSession,
@@ -302,6 +305,7 @@ def test_a_store_that_moved_before_it_published(
     assert not list((moved.config.store.path / STAGING).glob("*"))
 
 
+@pytest.mark.night
 def test_brokers_that_are_away_while_offsets_are_asked_for(
     broker: Broker,
     session: SparkSession,

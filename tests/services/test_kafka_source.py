@@ -174,6 +174,7 @@ def test_earliest_and_the_next_run_goes_on(stream: Callable[..., Stream], new_to
     assert it.has_all_but()
 
 
+@pytest.mark.night
 def test_latest_begins_at_the_end_and_not_at_the_next_start(stream: Callable[..., Stream], new_topic: Topics) -> None:
     """Also what comes between two runs of which the first found nothing."""
     topic = new_topic("in", partitions=2)
@@ -218,6 +219,7 @@ def test_named_offsets_begin_there_and_others_at_the_earliest(stream: Callable[.
 # ---- what it takes
 
 
+@pytest.mark.night
 def test_topics_of_a_pattern_are_read_whenever_they_are_made(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics
 ) -> None:
@@ -626,7 +628,7 @@ def test_values_in_avro_are_one_whole_datum_or_malformed(
     assert reasons == {0: None, 1: "malformed", 2: "malformed", 3: "malformed", 4: None}
 
 
-@pytest.mark.night(but=["4"])
+@pytest.mark.night
 @pytest.mark.parametrize("shards", [1, 4])
 def test_of_equal_keys_the_first_by_topic_partition_and_offset_is_unique(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, shards: int
@@ -648,6 +650,7 @@ def test_of_equal_keys_the_first_by_topic_partition_and_offset_is_unique(
     assert it.has_all_but()
 
 
+@pytest.mark.night
 def test_a_window_compiles_no_code_of_its_own(
     session: SparkSession, stream: Callable[..., Stream], new_topic: Topics
 ) -> None:

@@ -35,6 +35,7 @@ def answer(file: Path, *words: str, exit_code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.night
 def test_the_tools_after_a_job_to_topics_and_files(
     broker: Broker,
     session: SparkSession,

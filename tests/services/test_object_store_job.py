@@ -34,6 +34,7 @@ spark: {{spark.master: "local[2]"}}
 """
 
 
+@pytest.mark.night
 def test_a_job_goes_on_in_an_object_store(s3_bucket: str, tmp_path: Path) -> None:
     """Killed before a record, after one, and while it publishes: every record leaves once, with the right verdict."""
     url = new_prefix(s3_bucket)

@@ -110,6 +110,7 @@ def test_records_go_back_as_they_were(replayed: Replayed) -> None:
         assert dict(record.headers)["dedup-origin"] == b"upstream-0@1"
 
 
+@pytest.mark.night
 def test_reasons_have_positions_of_their_own(replayed: Replayed) -> None:
     """One reason first, the others later, each record once; what was replayed before only with --again."""
     source = replayed.source
@@ -126,6 +127,7 @@ def test_reasons_have_positions_of_their_own(replayed: Replayed) -> None:
     assert replayed.numbers() == Counter([*range(12), 99])
 
 
+@pytest.mark.night
 def test_windows_are_sent_from_the_first_one_on(replayed: Replayed) -> None:
     """Up to a window; never past one that waits."""
     replayed.put([error(n, "malformed", n, source=replayed.source) for n in range(6)])
@@ -169,6 +171,7 @@ def test_a_kill_at_any_step_sends_each_record_once(replayed: Replayed, point: st
     assert replayed.numbers() == Counter(range(50))
 
 
+@pytest.mark.night
 def test_a_forgotten_group_sends_nothing_again(replayed: Replayed) -> None:
     """The store's note says how far it came; the other reasons have theirs."""
     source = replayed.source

@@ -386,6 +386,7 @@ def reading_of(broker: Broker, directory: Path, topic: str, **more: Any) -> Topi
     return reading
 
 
+@pytest.mark.night
 def test_what_is_not_there_is_left_to_spark(broker: Broker, new_topic: Topics, tmp_path: Path) -> None:
     """Offsets that are gone, or never were; a topic that is gone; the consumer is a new one afterwards."""
     topic = new_topic("short", partitions=2)

@@ -36,6 +36,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.night
 def test_with_json_both_outputs_are_ours(tmp_path: Path) -> None:
     """An object a line; nothing of Java's or Spark's beside it."""
     done = run(tmp_path, "--json")

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.spark
 STORES = Path(__file__).parent.parent / "data" / "stores_of_0.1.0-e1a5ec4"
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 def test_a_store_of_an_earlier_commit_goes_on(new_job: Callable[..., Job], backend: str) -> None:
     """Its keys are remembered with their first copies, new keys are unique, and the store stays sound."""

@@ -39,7 +39,7 @@ DETAILS = [
 ]
 
 
-@pytest.mark.night(but=["parquet-plain", "parquet-by-spark", "json-plain", "csv-plain"])
+@pytest.mark.night(but=["parquet-by-spark", "json-plain"])
 @pytest.mark.parametrize("by_spark", [False, True], ids=["plain", "by-spark"])
 @pytest.mark.parametrize("port", ["parquet", "json", "csv"])
 def test_an_error_says_why(new_job: Callable[..., Job], by_spark: bool, port: str) -> None:
@@ -82,7 +82,7 @@ def test_a_wrong_name_of_a_column_is_reported(new_job: Callable[..., Job], caplo
     assert "Zq7xW" not in caplog.text
 
 
-@pytest.mark.night(but=["plain-parquet", "plain-json", "plain-csv", "by-spark-json"])
+@pytest.mark.night(but=["plain-parquet", "plain-csv", "by-spark-json"])
 @pytest.mark.parametrize("port", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("by_spark", [False, True], ids=["plain", "by-spark"])
 def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: str, by_spark: bool) -> None:

@@ -101,7 +101,7 @@ def test_the_example_of_the_documentation(session: SparkSession) -> None:
     assert answers == {(1, "10:00"): 10, (1, "10:15"): 40, (2, "10:01"): 50, (1, "10:30"): 50, (3, "10:00"): None}
 
 
-@pytest.mark.night(but=["event-1", "range-40"])
+@pytest.mark.night(but=["range-40"])
 @pytest.mark.parametrize("ids", [1, 40])
 @pytest.mark.parametrize("per", ["event", "range"])
 def test_parts_and_slices_give_the_answers_of_one_index(session: SparkSession, per: str, ids: int) -> None:
@@ -177,6 +177,7 @@ def test_all_ends_and_types_give_what_all_pairs_give(session: SparkSession, name
         session.conf.set(ZONE, "UTC")
 
 
+@pytest.mark.night
 def test_times_are_answers_too(session: SparkSession) -> None:
     """`max` of a start is the latest one, in a session of any zone; a column may have any name."""
     events = session.createDataFrame([(1, at(60))], "`a.b` int, `an ``at` timestamp")
@@ -201,6 +202,7 @@ def test_times_are_answers_too(session: SparkSession) -> None:
         session.conf.set(ZONE, "UTC")
 
 
+@pytest.mark.night
 def test_copies_of_open_ranges_are_bounded(session: SparkSession) -> None:
     """Ranges that are open at all times cut no id: every slice would need them all. Short ones cut it."""
     events = session.range(400).selectExpr("1 id", "id at")

@@ -103,6 +103,7 @@ def test_files_in_and_out(tmp_path: Path) -> None:
     assert f"{tmp_path / 'out/points'} exists; name another folder, or remove it" in again.stderr
 
 
+@pytest.mark.night
 def test_the_plan_alone_writes_nothing(tmp_path: Path) -> None:
     """And its JSON is all that is printed."""
     file = write(tmp_path, EVENTS, RANGES)
@@ -261,6 +262,7 @@ TEXT_LINES = {
 }
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("shared_session")
 @pytest.mark.parametrize("kind", TEXT_LINES)
 def test_lines_of_text_mean_the_same_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:

@@ -110,6 +110,7 @@ NOT_PLAIN: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("what", NOT_PLAIN)
 def test_more_than_a_scan_is_left_to_spark(
     session: SparkSession, tmp_path: Path, found_here: list[bool], what: str

@@ -284,6 +284,7 @@ def test_true_may_be_written_in_any_way(session: SparkSession, new_job: Callable
     assert [row["k"] for row in job.rows("unique")] == ["a"]
 
 
+@pytest.mark.night
 def test_another_spark_is_refused_before_it_starts(tmp_path: Path) -> None:
     """With exit code 2 and what to do."""
     job = Job(tmp_path, None, {})

@@ -188,7 +188,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-@pytest.mark.night(but=["event time-json", "float-csv with header", "category-csv"])
+@pytest.mark.night(but=["event time-json", "float-csv with header"])
 @pytest.mark.parametrize(
     ("expiry", "kind"),
     [

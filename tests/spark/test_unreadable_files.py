@@ -171,6 +171,7 @@ def test_a_fault_of_the_machine_ends_the_job(
     assert list(outcomes(job).values()) == ["unique"] * 10
 
 
+@pytest.mark.night
 def test_what_fails_over_every_file_ends_the_job(new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a window of one file."""
     job = new_job(source={"max_files_per_batch": 1}, spark=READ_BY_SPARK)
