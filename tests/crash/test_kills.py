@@ -70,7 +70,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return undisturbed_in(tmp_path_factory.mktemp("undisturbed"))
 
 
-@pytest.mark.night(but=["kills", "a sleeper", "SIGTERM"])
+@pytest.mark.night(but=["kills", "SIGTERM"])
 @pytest.mark.parametrize("story", STORIES)
 def test_nothing_is_lost_and_nothing_comes_twice(undisturbed: Undisturbed, tmp_path: Path, story: str) -> None:
     """Whatever dies, and whenever."""

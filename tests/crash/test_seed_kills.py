@@ -49,6 +49,7 @@ def seed(directory: Path, old: Path, armed: str = "") -> subprocess.CompletedPro
     return command(*words, armed=armed, cwd=directory, module="tests.crash.seed_driver")
 
 
+@pytest.mark.night
 def test_killed_anywhere_and_repeated_it_leaves_the_same_keys(tmp_path: Path) -> None:
     """Twin stores of one salt; every run but the last of one of them dies. Count and checksum of the keys are equal."""
     old, killed, twin = tmp_path / "old", tmp_path / "killed", tmp_path / "twin"

@@ -56,6 +56,7 @@ def test_kernels_are_compiled_in_memory(package: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 def test_doctor_says_where_compiled_code_is_kept(

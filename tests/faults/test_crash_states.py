@@ -69,6 +69,7 @@ def done(moments: list[Moment], operation: str, what: str) -> bool:
     return any(moment.after.startswith(operation) and what in moment.after for moment in moments)
 
 
+@pytest.mark.night(but=["expire", "snapshot"])
 @pytest.mark.parametrize("name", STRAIGHT)
 def test_a_cut_anywhere_is_made_good(name: str, tmp_path: Path) -> None:
     """The store's birth, appending, expiring, deleting bytes, snapshots and folding: nothing lost, nothing twice."""
@@ -362,6 +363,7 @@ def test_a_recovery_that_leaves_publishing_out_is_found(tmp_path: Path, monkeypa
     assert "rows of window" in found
 
 
+@pytest.mark.night
 def test_a_sleeper_that_looks_at_no_claims_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the look before its marks are put in place it sets them back."""
     scene = Scene(DYING, tmp_path)

@@ -23,7 +23,7 @@ from bucket_store.places.place import NotPlacedError, Place
 from tests.bucket_store.places.test_names_contract import *  # noqa: F403  the contract's tests
 from tests.services.hdfs import Hdfs
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 ONE_AND_TWO = ("hdfs", pytest.param("hdfs_pair", marks=pytest.mark.night))
 """Fixtures: an HDFS with one DataNode, and with two."""

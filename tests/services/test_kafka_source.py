@@ -306,6 +306,7 @@ def test_many_small_windows_say_what_one_large_one_says(
 # ---- what is lost
 
 
+@pytest.mark.night
 def test_offsets_that_aged_out_are_told_exactly(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -83,6 +83,7 @@ def expressions(part: object) -> Iterator[str]:
             yield from expressions(inner)
 
 
+@pytest.mark.night
 def test_prometheus_sees_every_window_and_answers_a_dashboard(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_errors_are_grouped_from_the_topic(replayed: Replayed) -> None:
     assert answer(replayed.file, "inspect", "errors", str(replayed.file), "--window", "1")["rows"] == 4
 
 
+@pytest.mark.night
 @pytest.mark.spark
 def test_a_job_judges_what_comes_back(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path

@@ -100,7 +100,7 @@ def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int, **ways: 
     return took
 
 
-@pytest.mark.night(but=["category-parquet-2-1", "category-parquet-2-3"])
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("mode", "kind", "seed", "jobs"),
     [

@@ -19,7 +19,7 @@ from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
 
-STREAMS_A_MODE = 4
+STREAMS_A_MODE = 3
 
 _ARROW = {
     "string": pa.string(),

@@ -370,6 +370,7 @@ def write_int96(path: Path, values: list[tuple[int, int]], metadata: dict[str, s
     path.write_bytes(data)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("metadata", [{}, {"org.apache.spark.version": "3.5.0"}], ids=["plain", "mark of Spark's"])
 @pytest.mark.parametrize("values", _INT96.values(), ids=list(_INT96))
 def test_int96_of_others_is_read_by_spark(

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from deduper.ranges.batch import frames
 from deduper.ranges.batch.frames import range_aggregate
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.night]
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 TIMES: dict[str, Callable[[int], Any]] = {

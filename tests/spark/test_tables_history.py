@@ -55,6 +55,7 @@ def at_other_path(job: Job, directory: Path, place: Callable[[Path, Path], objec
     return Job(directory, job.session, job.settings)
 
 
+@pytest.mark.night(but=["own tables"])
 @pytest.mark.parametrize("is_one_folder", [False, True], ids=["own tables", "tables shared"])
 def test_a_copied_folder_goes_on_beside_its_original(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_one_folder: bool
@@ -91,6 +92,7 @@ def test_a_restored_folder_goes_on(job: Job) -> None:
     assert judged(job, [*B, "x"]) == {"unique": ["x"], "duplicate": B}
 
 
+@pytest.mark.night(but=["older copy"])
 @pytest.mark.parametrize("from_backup", [False, True], ids=["same history", "older copy"])
 def test_a_job_comes_back_to_the_first_machine(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_backup: bool

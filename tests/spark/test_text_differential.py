@@ -204,6 +204,7 @@ def of_topic(session: SparkSession, kind: str, schema: str, lines: Sequence[str]
     return sorted(found, key=lambda row: row[ORDER])
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_random_values_of_topics(session: SparkSession, kind: str) -> None:
     """Every way into Spark's parsers has the same answers."""

@@ -126,6 +126,7 @@ def files_with_poison(job: Job) -> None:
         job.add_records([{"k": key} for key in keys])
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("where", ["spark", "task"])
 def test_a_failure_nobody_has_heard_of(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str, judgings: list[int]

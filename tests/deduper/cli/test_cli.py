@@ -157,6 +157,7 @@ def test_help_loads_nothing_heavy(words: tuple[str, ...], loaded_by_help: dict[s
     assert loaded_by_help[" ".join(words)] == []
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_exit_codes_in_a_shell(tmp_path: Path) -> None:
     """Wrong usage and wrong configuration end with 2, the message on standard error alone."""

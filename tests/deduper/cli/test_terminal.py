@@ -205,6 +205,7 @@ def test_commands_follow_a_real_terminal(width: int, command: tuple[str, ...], t
     assert max(map(cell_len, lines)) > width * 0.6
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_messages_follow_a_real_terminal(tmp_path: Path) -> None:
     """Errors and problems of a config are broken between words; in a pipe they are one line."""

@@ -33,6 +33,7 @@ def test_vectors(mode: str) -> None:
         assert [f"{word:016x}" for word in digest] == vector[mode], (types, values)
 
 
+@pytest.mark.night
 @pytest.mark.spark
 def test_spark_still_gives_the_vectors() -> None:
     """The Catalyst expressions give the stored digests: otherwise a new Spark would forget every key."""

@@ -205,6 +205,7 @@ def chosen(steps: tuple[str, ...]) -> tuple[str, ...]:
     return steps if is_night() else tuple(step for step in steps if step in IN_CHANGE)
 
 
+@pytest.mark.night(but=["delta"])
 @pytest.mark.crash
 def test_real_kills_at_every_step(place: Place, tmp_path: Path) -> None:
     """A chain of loads, each killed at another step by SIGKILL, and at last one that lives: all rows, each once."""
@@ -232,6 +233,7 @@ def test_real_kills_at_every_step(place: Place, tmp_path: Path) -> None:
     assert killed >= len(steps) - (5 if is_night() else 2)
 
 
+@pytest.mark.night(but=["parquet"])
 @pytest.mark.crash
 def test_real_kills_of_upserts_and_deletes(place: Place, tmp_path: Path) -> None:
     """A chain of both, each killed at another step by SIGKILL: the table is as before or as after, nothing is left."""
@@ -271,6 +273,7 @@ def test_real_kills_of_upserts_and_deletes(place: Place, tmp_path: Path) -> None
     assert killed >= len(steps) - (3 if is_night() else 2)
 
 
+@pytest.mark.night
 @pytest.mark.crash
 def test_real_kills_of_rollbacks(place: Place, tmp_path: Path) -> None:
     """Each is killed at another step by SIGKILL: the table is as before or as after, and a repetition is after."""

@@ -145,7 +145,7 @@ def test_a_death_at_each_step_of_a_rollback(step: str, place: Place) -> None:
     assert verify(place.config()).is_sound
 
 
-@pytest.mark.night(but=["delta-0", "parquet-1"])
+@pytest.mark.night(but=["parquet-1"])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_histories_against_dictionaries(seed: int, place: Place) -> None:
     """Loads, upserts, deletes, rollbacks, deaths, lost indexes: each version is the rows of its dictionary."""

@@ -356,6 +356,7 @@ def test_a_repair_that_dies_can_be_run_again(
     store.check_and_finish(0 if name in ("recorded", "quarantined") else 2)
 
 
+@pytest.mark.night(but=["recorded"])
 @pytest.mark.parametrize("point", ["noted", "recorded"])
 def test_a_repair_that_is_killed_can_be_run_again(point: str, tmp_path: Path) -> None:
     """The same for a process that is really killed, before and after the record."""

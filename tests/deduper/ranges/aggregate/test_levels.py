@@ -20,8 +20,7 @@ from tests.tiers import examples
 @pytest.mark.parametrize("values", VALUES)
 @settings(
     deadline=None,
-    max_examples=examples(40),
-    derandomize=True,
+    max_examples=examples(200) // 5,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(st.data())

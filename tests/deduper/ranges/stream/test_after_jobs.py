@@ -51,6 +51,7 @@ def run(folder: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_topics_or_folders_through_jobs(tmp_path: Path) -> None:
     """Each copy of an event or a range counts once; a range and its retraction are two records of the job's key."""
