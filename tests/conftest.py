@@ -111,12 +111,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of other tiers and parts; begin with those that share servers."""
     chosen = config.stash[_CHOSEN]
-    wanted = [item for item in items if _is_wanted(item, chosen)]
     _check_variants(items)
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+    left = {item for item in items if not _is_wanted(item, chosen)}
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
     # The longest first, so that all else fills what is left.
     first = [*_SHARED_BY, "tests/crash/", "tests/test_static_checks.py"]
-    items[:] = sorted(wanted, key=lambda item: _rank(item.nodeid, first))
+    items[:] = sorted((item for item in items if item not in left), key=lambda item: _rank(item.nodeid, first))
 
 
 def _is_wanted(item: pytest.Item, chosen: str) -> bool:
