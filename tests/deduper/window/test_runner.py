@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -942,3 +943,16 @@ def test_merges_and_searches_for_unnamed_pieces_take_turns(tmp_path: Path, monke
         patch.setattr(Compactions, "is_under_way", True)
         assert after_window(hours=1) == (0, 0)
     assert after_window() == (0, 1)
+
+
+def test_groups_of_errors_are_in_the_order_of_size_reason_and_detail() -> None:
+    """So that a window that is judged again names the same ones."""
+    counts = {("null_key", "b"): 2, ("malformed", "z"): 2, ("null_key", "a"): 2, ("malformed", None): 9}
+    judgement = SimpleNamespace(errors=SimpleNamespace(counts=counts))
+    groups = window_run._error_groups(judgement, SimpleNamespace(reasons={}))
+    assert [(group.reason, group.detail) for group in groups] == [
+        ("malformed", None),
+        ("malformed", "z"),
+        ("null_key", "a"),
+        ("null_key", "b"),
+    ]
