@@ -956,3 +956,24 @@ def test_groups_of_errors_are_in_the_order_of_size_reason_and_detail() -> None:
         ("null_key", "a"),
         ("null_key", "b"),
     ]
+
+
+def test_a_runner_that_closes_closes_all_that_it_has(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples and profiles that are not written yet are written then; what waits to be deleted is deleted."""
+    parts = ("_publishing", "_leaks", "_history", "_profile_file", "_deletion", "_folding", "_compaction")
+    closed: list[str] = []
+
+    def noted(name: str) -> None:
+        part = getattr(job.runner, name)
+        close = part.close
+
+        def and_note() -> Any:
+            closed.append(name)
+            return close()
+
+        monkeypatch.setattr(part, "close", and_note)
+
+    for name in parts:
+        noted(name)
+    job.runner.close()
+    assert set(closed) == set(parts)
