@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh         what running the service needs
 #   scripts/setup.sh test    the tools of the tests as well
-#   scripts/setup.sh night   those of `make all` too: fuzzing, mutants, plots, servers
+#   scripts/setup.sh night   those of `make all` too: fuzzing, mutants, Kerberos
 #
 # Other scripts source this file and call setup_python and setup_java. Afterwards PATH begins with .venv/bin, and
 # JAVA_HOME names a Java 17 or 21. What only root may install is installed with apt-get when this runs as root

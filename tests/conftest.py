@@ -162,9 +162,10 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """What tests have noted, the seed, and how to see each failure once more."""
-    if not hasattr(config, "workerinput"):
-        terminalreporter.write_line(f"tier {tiers.tier()}, seed {tiers.seed()}")
-    for line in notes.read():
+    if hasattr(config, "workerinput"):
+        return  # what a worker of xdist writes is not shown
+    terminalreporter.write_line(f"tier {tiers.tier()}, seed {tiers.seed()}")
+    for line in notes.take():
         terminalreporter.write_line(line)
     failed = {report.nodeid for key in ("failed", "error") for report in terminalreporter.stats.get(key, ())}
     if failed:

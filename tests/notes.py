@@ -25,6 +25,9 @@ def add(line: str) -> None:
         file.write(f"{line}\n")
 
 
-def read() -> list[str]:
-    """All lines."""
-    return Path(os.environ[_FILE]).read_text(encoding="utf-8").splitlines()
+def take() -> list[str]:
+    """All lines, at the end of the run: the file is removed."""
+    file = Path(os.environ[_FILE])
+    lines = file.read_text(encoding="utf-8").splitlines()
+    file.unlink()
+    return lines

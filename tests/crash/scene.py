@@ -195,7 +195,7 @@ spark:
         The JVM and the workers of a driver that was killed go on for a moment, and may leave something behind when the
         next start has already looked: they have ended before the last one.
         """
-        wait_until("the end of who was killed", lambda: not any(map(living, self.drivers)))
+        wait_until("the end of the killed drivers", lambda: not any(map(living, self.drivers)))
         return self.run()
 
     def _note_recovery(self, before: int | None) -> int | None:

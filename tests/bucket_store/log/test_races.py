@@ -196,7 +196,7 @@ def race_for_claims(root: Path, racers: int, rounds: int, snapshot_every: int) -
         lost += sum(one.claims_lost for one in reported)
     numbers = [record.number for record in log.records()]
     assert numbers == list(range(log.state.next_number))
-    print(f"{done} rounds of {racers} claims: {log.state.epoch} epochs, {lost} told that they lost")
+    print(f"{done} rounds of {racers} claims: {log.state.epoch} epochs, {lost} lost")
 
 
 @pytest.mark.slow
