@@ -98,6 +98,23 @@ class OwnerAliveError(DeduperError):
     exit_code = ExitCode.FENCED
 
 
+class OldCheckpointError(DeduperError):
+    """Spark asks for a batch before the last one that the store has judged.
+
+    The operator: put the newest checkpoint back, or follow one of the other ways in the message.
+    """
+
+    exit_code = ExitCode.INTEGRITY
+
+
+class NewCheckpointError(UsageError):
+    """A query that the store does not know, and `on_new_checkpoint="refuse"`. The operator: see the three ways."""
+
+
+class UnfinishedWindowError(DeduperError):
+    """Rows of `split` were judged, and nobody knows whether they were used. The operator: see the message."""
+
+
 class PortTakenError(DeduperError):
     """Another process listens on the metrics' port. The operator: see which, or choose another port."""
 

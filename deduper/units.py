@@ -23,7 +23,19 @@ _DURATION_UNITS = {
     "us": 1,
     "µs": 1,
 }
-_UNIT_WORDS = {"week": "w", "day": "d", "hour": "h", "hr": "h", "minute": "m", "min": "m", "second": "s", "sec": "s"}
+_UNIT_WORDS = {
+    "week": "w",
+    "day": "d",
+    "hour": "h",
+    "hr": "h",
+    "minute": "m",
+    "min": "m",
+    "second": "s",
+    "sec": "s",
+    "millisecond": "ms",
+    "microsecond": "us",
+}
+"""Spark's names, and usual ones: `24 hours`, `1 hour 30 minutes`."""
 # `w` is not printed: 14d is easier to compare with 24h than 2w is.
 _PRINTED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZE_UNITS = {
@@ -52,7 +64,7 @@ class UnitError(ValueError):
 
 
 def parse_duration(text: str) -> int:
-    """µs of `90s`, `24h`, `7d`, `500ms`, `1w`, `1h30m`, `1.5h`; units fall from left to right.
+    """µs of `90s`, `24h`, `7d`, `500ms`, `1w`, `1h30m`, `1.5h`, `24 hours`; units fall from left to right.
 
     Raises:
         UnitError: not a duration, not a whole number of µs, or more µs than 63 bits hold.
@@ -72,11 +84,10 @@ def parse_duration(text: str) -> int:
         if part is None:
             raise UnitError(f"`{text}` is not a duration", advice)
         number, unit = part.groups()
-        if unit not in _DURATION_UNITS:
-            letter = _UNIT_WORDS.get(unit.lower().removesuffix("s"))
-            write = "" if letter is None else f"write `{number}{letter}`; "
-            raise UnitError(f"`{unit}` is not a unit of time in `{text}`", f"{write}units are w, d, h, m, s, ms, us")
-        size = _DURATION_UNITS[unit]
+        letter = unit if unit in _DURATION_UNITS else _UNIT_WORDS.get(unit.lower().removesuffix("s"))
+        if letter is None:
+            raise UnitError(f"`{unit}` is not a unit of time in `{text}`", "units are w, d, h, m, s, ms, us")
+        size = _DURATION_UNITS[letter]
         if last_size is not None and size >= last_size:
             raise UnitError(f"`{text}` does not go from large to small units", "write `1h30m`, not `30m1h`")
         total += _whole(number, size, text, "µs")

@@ -56,10 +56,3 @@ def test_every_room_is_in_the_readme() -> None:
     tree = (ROOT / "README.md").read_text(encoding="utf-8").split("## Development")[1]
     rooms = [*ROOMS, *(path.parent.name for path in (ROOT / "bucket_store").glob("*/__init__.py"))]
     assert [room for room in rooms if f" {room}/" not in tree] == []
-
-
-def test_no_folder_has_more_than_15_modules() -> None:
-    """As the README says, apart from `__init__.py`."""
-    folders = [folder for name in ("deduper", "bucket_store") for folder in (ROOT / name).rglob("*") if folder.is_dir()]
-    modules = {folder: [path for path in folder.glob("*.py") if path.name != "__init__.py"] for folder in folders}
-    assert {str(folder): len(of) for folder, of in modules.items() if len(of) > 15} == {}

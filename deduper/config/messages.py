@@ -85,23 +85,27 @@ _KINDS = {
 }
 
 
-def findings(data: Mapping[str, Any], *, base_dir: Path) -> tuple[Config | None, list[Finding]]:
+def findings(
+    data: Mapping[str, Any], *, base_dir: Path, model: type[Config] = Config
+) -> tuple[Config | None, list[Finding]]:
     """The configuration, or everything that is wrong with it.
 
     Each setting of the first level is validated by itself; the rules are then tried between the sound ones, as if no
     setting were unknown.
     """
-    sound, details = _validated(data, {"base_dir": base_dir})
+    sound, details = _validated(data, {"base_dir": base_dir}, model)
     sound = completed(sound)
     found = _without_echoes([_finding(detail) for detail in details]) + disagreements(sound)
-    return (None, found) if found else (Config.model_construct(**sound), [])
+    return (None, found) if found else (model.model_construct(**sound), [])
 
 
-def _validated(data: Mapping[str, Any], context: dict[str, Any]) -> tuple[dict[str, Any], list[ErrorDetails]]:
+def _validated(
+    data: Mapping[str, Any], context: dict[str, Any], model: type[Config]
+) -> tuple[dict[str, Any], list[ErrorDetails]]:
     """The settings that are sound, with the default of any other that has one; and pydantic's errors, in its order."""
     sound: dict[str, Any] = {}
     details: list[ErrorDetails] = []
-    for name, field in Config.model_fields.items():
+    for name, field in model.model_fields.items():
         if not field.is_required():
             sound[name] = field.get_default(call_default_factory=True, validated_data={})
         elif name not in data:
@@ -109,7 +113,7 @@ def _validated(data: Mapping[str, Any], context: dict[str, Any]) -> tuple[dict[s
         if name not in data:
             continue
         try:
-            sound[name] = _adapters()[name].validate_python(data[name], context=context)
+            sound[name] = _adapters(model)[name].validate_python(data[name], context=context)
         except ValidationError as error:
             of_setting = [
                 cast(ErrorDetails, {**detail, "loc": (name, *detail["loc"])})
@@ -121,20 +125,20 @@ def _validated(data: Mapping[str, Any], context: dict[str, Any]) -> tuple[dict[s
                 for detail in of_setting:
                     known = _without(known, _location(detail)[0])
                 with suppress(ValidationError):
-                    sound[name] = _adapters()[name].validate_python(known[name], context=context)
+                    sound[name] = _adapters(model)[name].validate_python(known[name], context=context)
     details += [
         ErrorDetails(type="extra_forbidden", loc=(name,), msg="", input=value)
         for name, value in data.items()
-        if name not in Config.model_fields
+        if name not in model.model_fields
     ]
     return sound, details
 
 
 @cache
-def _adapters() -> dict[str, TypeAdapter[Any]]:
+def _adapters(model: type[Config]) -> dict[str, TypeAdapter[Any]]:
     """The validators of the settings of the first level."""
     return {
-        name: TypeAdapter(cast(Any, Annotated[field.annotation, field])) for name, field in Config.model_fields.items()
+        name: TypeAdapter(cast(Any, Annotated[field.annotation, field])) for name, field in model.model_fields.items()
     }
 
 

@@ -26,6 +26,7 @@ from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
     ErrorsConfig,
+    FunctionSink,
     Key,
     LeakMeterConfig,
     MetricsConfig,
@@ -118,6 +119,17 @@ class Config(Section):
     def topic_ports(self) -> dict[str, KafkaSink]:
         """The ports that are written to Kafka topics."""
         return {port: sink for port, sink in self.sinks.items() if isinstance(sink, KafkaSink)}
+
+    @property
+    def function_ports(self) -> tuple[str, ...]:
+        """The ports whose rows are handed to functions; a job has none."""
+        sinks: tuple[tuple[str, object], ...] = self.sinks.items()
+        return tuple(port for port, sink in sinks if isinstance(sink, FunctionSink))
+
+    @property
+    def has_row_ports(self) -> bool:
+        """Whether rows with the source's columns are written for any port."""
+        return bool(self.file_ports or self.function_ports)
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Config:

@@ -164,9 +164,12 @@ def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
             yield Finding(("expiry", name), f"{number} is too large for {kind.text}", "write a smaller number")
 
 
+_COLUMNS_OF = {"files": "source.schema has", "kafka": "source.value.schema and source.record have"}
+
+
 def _no_column(path: tuple[str, ...], name: str, source: SourceConfig) -> Finding:
     names = [column.name for column in source.parsed_columns]
-    reported = "source.schema has" if isinstance(source, FilesSource) else "source.value.schema and source.record have"
+    reported = _COLUMNS_OF.get(source.format, "the DataFrame has")
     return Finding(path, f"{reported} no column `{name}`", suggestion(name, names, "columns are"))
 
 
@@ -372,7 +375,7 @@ def _pem_to_java(path: tuple[str, ...], options: Mapping[str, str]) -> Iterator[
 
 def _ports_have_records(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
     """A topic gets the records as they were read: key, value, headers, timestamp. Files have none of them."""
-    if isinstance(source, KafkaSource):
+    if not isinstance(source, FilesSource):
         return
     for port, sink in sinks.items():
         if isinstance(sink, KafkaSink):

@@ -150,6 +150,12 @@ class NoneSink(Section):
     format: Literal["none"]
 
 
+class FunctionSink(Section):
+    """A port whose rows a function of the query's author takes; not for a job's file: see `config.query`."""
+
+    format: Literal["function"] = "function"
+
+
 SinkConfig = Annotated[FileSink | KafkaSink | NoneSink, Field(discriminator="format")]
 
 

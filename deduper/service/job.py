@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyspark.sql import SparkSession
 
-from bucket_store.maintenance.worker_process import Maintenance, MaintenanceWorker
-from bucket_store.tables.generation import table_folder
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
@@ -37,19 +35,12 @@ from deduper.spark.session import (
     require_promises,
     start_session,
 )
-from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores, is_one_process
-from deduper.tasks.executors.merge import MergeTask
-from deduper.window.attempt import WindowJudge
+from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
 from deduper.window.completeness import require_no_open_seed
-from deduper.window.jobs.cluster import ClusterJobs
-from deduper.window.jobs.local import Jobs, SparkJobs
-from deduper.window.jobs.merges import TaskMerges
+from deduper.window.opened import opened_runner
 from deduper.window.owner_alive import telling_owner_of_port
 from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
-from deduper.window.publishing import TopicPorts
 from deduper.window.recovery import Ownership, owned_store, recover
-from deduper.window.runner import WindowRunner
-from deduper.window.table_folder import table_room, table_settings
 
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch
@@ -123,7 +114,17 @@ def run(
             spark = engine.session()
             stop.listen()
             files, loop_over = (opened or _open_source)(config, owned, stop)
-            with _opened_runner(config, owned, engine, files, topics, clock) as runner:
+            opened_windows = opened_runner(
+                config,
+                owned,
+                spark,
+                engine.logged_in,
+                clock,
+                by_tasks=engine.have_spare_cores,
+                topics=topics,
+                files=files,
+            )
+            with opened_windows as runner:
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
                 try:
@@ -223,52 +224,6 @@ class _Engine:
     def __exit__(self, *_: object) -> None:
         if self._session is not None and self._given is None:
             end_session(self._session)
-
-
-@contextlib.contextmanager
-def _opened_runner(
-    config: Config,
-    owned: Ownership,
-    engine: _Engine,
-    files: FilesToFold | None,
-    topics: TopicPorts | None,
-    clock: Callable[[], int],
-) -> Iterator[WindowRunner]:
-    """The runner of the job's windows, with all that it uses; closed at the end of the `with` block."""
-    jobs = _jobs(engine, config, owned)
-    shared = owned.pieces if isinstance(jobs, ClusterJobs) and owned.pieces.is_remote else None
-    with (
-        contextlib.closing(MaintenanceWorker(owned.pieces.url)) as worker,
-        _merging(worker, jobs, config, owned, by_tasks=engine.have_spare_cores) as maintenance,
-        contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
-        contextlib.closing(jobs),
-        contextlib.closing(
-            WindowRunner(config, owned.log, maintenance, judge, clock, topics, files, pieces=shared)
-        ) as runner,
-    ):
-        yield runner
-
-
-def _merging(
-    worker: MaintenanceWorker, jobs: Jobs, config: Config, owned: Ownership, *, by_tasks: bool
-) -> contextlib.AbstractContextManager[Maintenance]:
-    """Merges pieces by tasks of executors that have cores to spare, else in the worker, which deletes in any case."""
-    if not by_tasks or not isinstance(jobs, ClusterJobs):
-        return contextlib.nullcontext(worker)
-    task = MergeTask(
-        owned.pieces.url, table_folder(owned.log.manifest.store_id, config.store.place), table_room(config)
-    )
-    return contextlib.closing(
-        TaskMerges(worker, jobs.session.sparkContext, task, lambda: jobs.tasks.last_places, jobs.logged_in)
-    )
-
-
-def _jobs(engine: _Engine, config: Config, owned: Ownership) -> Jobs:
-    """By files that all tasks see on one machine, else through Spark's shuffle."""
-    session, manifest = engine.session(), owned.log.manifest
-    if is_one_process(session.sparkContext.master or DEFAULT_MASTER):
-        return SparkJobs(session, config, manifest.salt)
-    return ClusterJobs(session, config, manifest.store_id, manifest.salt, engine.logged_in)
 
 
 @contextlib.contextmanager

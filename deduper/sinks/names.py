@@ -92,12 +92,29 @@ class TopicPlace:
         return None if found is None else cls(found["topic"], tuple(map(int, found["slots"].split(","))), found["job"])
 
 
+_FUNCTION = "function:"
+
+
+def function_place(port: str) -> str:
+    """The final name of staged rows that a function gets: they never have another place."""
+    return f"{_FUNCTION}{port}"
+
+
+def is_of_file(output: OutputFile) -> bool:
+    """Whether an output is published as a file."""
+    return topic_of(output) is None and not output.final.startswith(_FUNCTION)
+
+
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """A window's outputs by kind: files to publish, and staged rows to send, each with its topic and writers."""
+    """A window's outputs by kind.
+
+    Files to publish; staged rows to send, each with its topic and writers; and staged rows for functions.
+    """
 
     files: tuple[OutputFile, ...]
     topics: tuple[tuple[OutputFile, TopicPlace], ...]
+    functions: tuple[OutputFile, ...] = ()
 
 
 def topic_of(output: OutputFile) -> TopicPlace | None:
@@ -109,8 +126,9 @@ def outputs_of(outputs: Iterable[OutputFile]) -> Outputs:
     """The outputs of a commit record by kind, each kind in the record's order."""
     placed = [(output, topic_of(output)) for output in outputs]
     return Outputs(
-        tuple(output for output, place in placed if place is None),
-        tuple((output, place) for output, place in placed if place is not None),
+        files=tuple(output for output, _ in placed if is_of_file(output)),
+        topics=tuple((output, place) for output, place in placed if place is not None),
+        functions=tuple(output for output, _ in placed if output.final.startswith(_FUNCTION)),
     )
 
 

@@ -17,7 +17,7 @@ and makes their names durable. Ports of other formats are written by Spark, with
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -42,9 +42,10 @@ from deduper.sinks.names import (
     Ports,
     TopicPlace,
     final_name,
+    function_place,
     is_data_file,
+    is_of_file,
     staging_homes,
-    topic_of,
 )
 from deduper.tasks.dedup_column import DEDUP, dedup_ddl
 from deduper.tasks.write import StagedFile, WriteReceipt
@@ -78,7 +79,7 @@ def make_staging(config: Config, attempt: Attempt, *, names: Names = _LOCAL) -> 
     ports = [through(names, sink.place) for sink in config.file_ports.values()]
     # A user may clear a port's directory away.
     for_each(lambda port: None if port.exists() else port.make_directories(), ports, threads_for(ports))
-    homes = dict.fromkeys((*config.file_ports, *config.topic_ports), home)
+    homes = dict.fromkeys((*config.file_ports, *config.topic_ports, *config.function_ports), home)
     for port, sink in config.file_ports.items():
         if sink.format == "parquet" and sink.place != home and not on_one_volume(home, sink.place):
             homes[port] = sink.place  # a rename is to publish it
@@ -167,14 +168,11 @@ def make_durable(
     Raises:
         IntegrityError: a file is gone, or has another size.
     """
-    sinks, topics = config.file_ports, config.topic_ports
     outputs = tuple(
         OutputFile(
             port=port,
             staged=str(file.place),
-            final=str(_topic_place(config.name, topics[port], file.slots))
-            if port in topics
-            else str(sinks[port].place / final_name(store_id, attempt, number, sinks[port].format)),
+            final=_final(config, store_id, attempt, file, number),
             size_bytes=file.size_bytes,
             checksum=file.checksum,
             rows=file.rows,
@@ -198,6 +196,16 @@ def make_durable(
     above = dict.fromkeys(above for folder in folders for above in _up_to_attempt(folder))
     for_each(Place.sync, list(above), threads)
     return outputs
+
+
+def _final(config: Config, store_id: str, attempt: Attempt, file: StagedFile, number: int) -> str:
+    """Where the rows of a staged file go: a file, a topic or a function."""
+    topics, sinks = config.topic_ports, config.file_ports
+    if file.port in topics:
+        return str(_topic_place(config.name, topics[file.port], file.slots))
+    if file.port in config.function_ports:
+        return function_place(file.port)
+    return str(sinks[file.port].place / final_name(store_id, attempt, number, sinks[file.port].format))
 
 
 def _topic_place(job: str, sink: KafkaSink, slots: tuple[int, ...]) -> TopicPlace:
@@ -259,7 +267,7 @@ def where_they_lie(config: Ports, outputs: Sequence[OutputFile], *, names: Names
     for output in outputs:
         home, _, inside = output.staged.rpartition(f"/{STAGING}/")
         final = output.final
-        if output.port in sinks and topic_of(output) is None:
+        if output.port in sinks and is_of_file(output):
             final = str(sinks[output.port].place / final.rpartition("/")[2])
         for own in () if home in map(str, homes) else homes:
             staged = own / STAGING / inside
@@ -277,12 +285,16 @@ def discard_window(config: Ports, window: int, epoch: int, *, names: Names = _LO
             folder.remove_tree()
 
 
-def discard_abandoned(config: Ports, below_epoch: int, *, names: Names = _LOCAL) -> int:
-    """Remove the folders staged by lower epochs, when their committed windows are published; gives their number.
+def discard_abandoned(config: Ports, below_epoch: int, *, keep: Collection[int] = (), names: Names = _LOCAL) -> int:
+    """Remove the folders staged by lower epochs, but for windows `keep` that are not published; gives their number.
 
     Never those of a higher epoch: this may be a process that slept while another took over.
     """
-    abandoned = [folder for attempt, folder in _staged_folders(names, config) if attempt.epoch < below_epoch]
+    abandoned = [
+        folder
+        for attempt, folder in _staged_folders(names, config)
+        if attempt.epoch < below_epoch and attempt.window not in keep
+    ]
     for folder in abandoned:
         folder.remove_tree()
         failpoints.hit("stage.discarded")

@@ -7,10 +7,11 @@ import pyarrow as pa
 from deduper.arrow_columns import DeclaredColumn
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.sources.plain import zone_of
-from deduper.tasks.errors.detail import ErrorDetails
+from deduper.tasks.errors.detail import ErrorDetails, RecordFormat
 from deduper.text.values import time_zone
 from deduper.units import format_duration
 
@@ -31,19 +32,25 @@ def error_details(config: Config) -> ErrorDetails:
         for column in source.parsed_columns
     )
     numbers = {column.name: number for number, column in enumerate(columns)}
-    value = source if isinstance(source, FilesSource) else source.value
-    kind = source.file_format if isinstance(source, FilesSource) else source.value.format
+    kind: RecordFormat = "parquet"  # as of a query, whose rows are columns too
+    delimiter: str | None = None
+    record: tuple[str, ...] = ()
+    if isinstance(source, FilesSource):
+        kind, delimiter = source.file_format, source.delimiter
+    elif isinstance(source, KafkaSource):
+        kind, delimiter = source.value.format, source.value.delimiter
+        record = tuple(part for _, part in source.record_columns)
     zone = zone_of(config)
     return ErrorDetails(
         format=kind,
         columns=columns,
-        record=() if isinstance(source, FilesSource) else tuple(part for _, part in source.record_columns),
+        record=record,
         key=tuple(numbers[column.name] for column in config.key_columns),
         expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
         fixed={int(admission): text for admission, text in (_FIXED | _of_expiry(config)).items()},
         # Some zones only Java has; whether a text is a time depends on no zone.
         zone="UTC" if time_zone(zone) is None else zone,
-        delimiter=value.delimiter if kind == "csv" else None,
+        delimiter=delimiter if kind == "csv" else None,
         folder=source.folder if isinstance(source, FilesSource) else None,
         unit=config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None,
     )

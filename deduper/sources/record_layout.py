@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import cast
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from deduper.arrow_columns import arrow_type
 from deduper.columns import Column
 from deduper.config.model import Config
+from deduper.config.query import QuerySource
+from deduper.spark.arrow_types import arrow_of
 from deduper.tasks.layout import RecordLayout
 
 
@@ -21,8 +22,9 @@ def record_layout(config: Config) -> RecordLayout:
         expiry = pa.string()
     else:
         expiry = pa.float64() if config.expiry_key_scale.is_float else pa.int64()
-    columns = arrow_types(config.source.parsed_columns) if config.file_ports else ()
-    return RecordLayout.of(expiry, columns, are_sent=bool(config.topic_ports))
+    source: object = config.source
+    columns = source.arrow if isinstance(source, QuerySource) else arrow_types(config.source.parsed_columns)
+    return RecordLayout.of(expiry, columns if config.has_row_ports else (), are_sent=bool(config.topic_ports))
 
 
 def arrow_types(columns: Sequence[Column]) -> list[pa.DataType]:
@@ -33,4 +35,4 @@ def arrow_types(columns: Sequence[Column]) -> list[pa.DataType]:
 def _nested(column: Column) -> pa.DataType:
     # Only Spark's parser knows nested types.
     struct = cast(StructType, StructType.fromDDL(f"x {column.type.text}"))
-    return to_arrow_type(struct["x"].dataType, timezone="UTC")
+    return arrow_of(struct["x"].dataType)

@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.classic.column import _to_java_column, _to_seq
+
+try:
+    from pyspark.sql.classic.column import _to_java_column, _to_seq
+except ImportError:  # before PySpark 4.0
+    from pyspark.sql.column import _to_java_column, _to_seq  # type: ignore[attr-defined,no-redef]  # of another release
 
 
 class Selected:

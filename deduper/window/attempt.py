@@ -317,7 +317,7 @@ class WindowJudge:
             groups=grouped([receipt.rows for receipt in readers], writers) if targets else (),
             targets=targets,
             topics={port: sink.dedup_headers for port, sink in topics.items()},
-            columns=tuple(column.name for column in config.source.parsed_columns) if config.file_ports else (),
+            columns=tuple(column.name for column in config.source.parsed_columns) if config.has_row_ports else (),
             codec=_CODECS.get(codec, codec),
             sources=sources,
             source_slots=tuple(partition.slot for partition in batch.partitions) if keeps_order else None,
@@ -362,7 +362,7 @@ def _disagreement(config: Config, judgement: Judgement) -> str | None:
     counts = judgement.counts
     if sum(counts.values()) != judgement.rows:
         return f"{judgement.rows} rows came in, the shards judged {sum(counts.values())}: {counts}"
-    for port in (*config.file_ports, *config.topic_ports):
+    for port in (*config.file_ports, *config.topic_ports, *config.function_ports):
         staged = sum(file.rows for file in judgement.staged.get(port, ()))
         if staged != counts[port]:
             return f"port {port}: {counts[port]} rows judged, {staged} rows staged"

@@ -39,16 +39,35 @@ class TopicPorts(Protocol):
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
 
 
+class FunctionPorts(Protocol):
+    """Hands rows to functions; a `Deduper`'s is `FunctionCalls`."""
+
+    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+        """Call the functions with the staged rows of a committed window; again after any crash before its mark."""
+
+
 class Publishing:
     """Publishes the windows of one owner, one after another. For the thread that judges; `failure` is for any thread.
 
-    Each window: `begin`, then `report`, then `wait` before the next window is committed.
+    Each window: `begin`, then `report`, then `wait` before the next window is committed. `is_held`: somebody else uses
+    the staged rows until then, so a window is published by `wait`, and by no `close`.
     """
 
-    def __init__(self, config: Config, log: CommitLog, topics: TopicPorts | None, in_background: InBackground) -> None:
+    def __init__(
+        self,
+        config: Config,
+        log: CommitLog,
+        topics: TopicPorts | None,
+        in_background: InBackground,
+        functions: FunctionPorts | None = None,
+        *,
+        is_held: bool = False,
+    ) -> None:
         self._config = config
         self._log = log
         self._topics = topics
+        self._functions = functions
+        self._is_held = is_held
         self._in_background = in_background
         self._beside: _Publication | None = None
         self._is_failure_raised = False
@@ -60,11 +79,13 @@ class Publishing:
             Exception: of a window that is published at once, whatever it has met.
         """
         self._beside = None
-        if not _goes_beside(outputs, is_local=self._log.root.is_local):
+        is_beside = self._functions is None and _goes_beside(outputs, is_local=self._log.root.is_local)
+        if not is_beside and not self._is_held:
             self._publish(window, outputs, phases)
             return
         self._beside = _Publication(lambda: self._publish(window, outputs, Phases()))
-        self._in_background(self._beside.run)
+        if not self._is_held:
+            self._in_background(self._beside.run)
 
     def report(self, action: Callable[[float | None], None]) -> None:
         """Run an action once the window of the last `begin` is published, on whatever thread that is; else never.
@@ -86,6 +107,8 @@ class Publishing:
         if self._beside is None:
             return None
         began = time.perf_counter()
+        if self._is_held and not self._beside.is_over.is_set():
+            self._beside.run()
         self._beside.is_over.wait()
         failure = self.failure
         if failure is not None:
@@ -103,14 +126,14 @@ class Publishing:
 
     def close(self) -> None:
         """Wait for the publication that is under way. Its failure is logged if `wait` has not raised it."""
-        if self._beside is not None:
+        if self._beside is not None and not self._is_held:
             self._beside.is_over.wait()
             if self.failure is not None and not self._is_failure_raised:
                 logger.error("the last window is committed, the next start publishes it: %s", self.failure)
 
     def _publish(self, window: int, outputs: Sequence[OutputFile], phases: Phases) -> None:
         with phases.of("publish"):
-            publish_window(self._config, self._log, window, outputs, self._topics)
+            publish_window(self._config, self._log, window, outputs, self._topics, self._functions)
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
             # With those of attempts that failed: otherwise they would stay until the next start.
@@ -153,9 +176,14 @@ def _goes_beside(outputs: Sequence[OutputFile], *, is_local: bool) -> bool:
 
 
 def publish_window(
-    config: Ports, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
+    config: Ports,
+    log: CommitLog,
+    window: int,
+    outputs: Sequence[OutputFile],
+    topics: TopicPorts | None = None,
+    functions: FunctionPorts | None = None,
 ) -> None:
-    """Steps 5 and 6. Safe to repeat.
+    """Steps 5 and 6. Safe to repeat; functions are the last, so all else is out when one of them fails.
 
     Every file port has the mark of the greatest published window beside its files, put there after all ports.
     """
@@ -167,6 +195,10 @@ def publish_window(
         topics.publish(window, by_kind.topics)
     for output in staging.publish(by_kind.files, names=log.root.names):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
+    if functions is not None:
+        functions.publish(window, by_kind.functions)
+    elif by_kind.functions:
+        raise UsageError(f"window {window} has rows for the functions of a query: start the query that has this store")
     failpoints.hit("window.5.published")
     mark_published(config, log, window)
     log.forget_outputs(window)

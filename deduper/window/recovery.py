@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from bucket_store import failpoints
@@ -35,7 +35,7 @@ from deduper.sinks import names, staging
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
 from deduper.window.present_clock import present_wall_us
-from deduper.window.publishing import TopicPorts, mark_places, mark_published, publish_window
+from deduper.window.publishing import FunctionPorts, TopicPorts, mark_places, mark_published, publish_window
 from deduper.window.rewound import later_files, rewound_to
 
 logger = logging.getLogger(__name__)
@@ -119,10 +119,18 @@ def require_fixed_settings(config: Config, log: CommitLog) -> None:
         )
 
 
-def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) -> None:
+def recover(
+    config: Config,
+    owned: Ownership,
+    topics: TopicPorts | None = None,
+    functions: FunctionPorts | None = None,
+    *,
+    is_held: bool = False,
+) -> None:
     """Steps d to f. Safe to repeat, and to die in.
 
-    All but the checkpoint, which is Spark's, goes through the file system that the log was opened on.
+    All but the checkpoint, which is Spark's, goes through the file system that the log was opened on. `is_held`: an
+    unpublished window stays one, with its staged rows, until somebody says that they are used.
 
     Raises:
         FencedError: another owner has taken the store; that alone explains whatever breaks.
@@ -130,35 +138,47 @@ def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) 
     """
     log = owned.log
     try:
-        publish_unmarked(config, log, topics)
+        if is_held:
+            (log.root / SOURCES_DIRECTORY).make_directories()
+        else:
+            publish_unmarked(config, log, topics, functions)
         failpoints.hit("start.published")
-        _discard_unnamed(config, log, owned.pieces)
+        _discard_unnamed(config, log, owned.pieces, keep=unpublished(log) if is_held else ())
         failpoints.hit("start.discarded")
         _remove_checkpoint(config, log)
     except Exception as exc:
         raise reason_to_stop(log, exc) from exc
 
 
-def publish_unmarked(config: names.Ports, log: CommitLog, topics: TopicPorts | None = None) -> None:
+def unpublished(log: CommitLog) -> list[int]:
+    """The committed windows that have outputs and no mark, ascending: one at most, unless a process slept."""
+    published = read_published(log.root / PUBLISHED_NAME)
+    return [window for window in sorted(log.state.outputs) if published is None or window > published.window]
+
+
+def publish_unmarked(
+    config: names.Ports, log: CommitLog, topics: TopicPorts | None = None, functions: FunctionPorts | None = None
+) -> None:
     """Step d: publish committed windows without a mark, and mark every port."""
     staging.make_port_directories(config, names=log.root.names)
     (log.root / SOURCES_DIRECTORY).make_directories()
     for mark in mark_places(config, log):
         mark.remove_prepared(below_epoch=log.state.epoch)
     check_ports(config, log)
-    published = read_published(log.root / PUBLISHED_NAME)
-    for window in sorted(log.state.outputs):
-        if published is None or window > published.window:
-            logger.warning("window %d was committed and perhaps not published: publishing it", window)
-            outputs = staging.where_they_lie(config, log.state.outputs[window], names=log.root.names)
-            publish_window(config, log, window, outputs, topics)
+    for window in unpublished(log):
+        logger.warning("window %d was committed and perhaps not published: publishing it", window)
+        outputs = staging.where_they_lie(config, log.state.outputs[window], names=log.root.names)
+        publish_window(config, log, window, outputs, topics, functions)
     # Also for ports without rows: no other store may take them for unused.
     mark_published(config, log, log.state.next_window - 1)
 
 
-def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore) -> None:
-    """Step e: discard staged files, sources files, intents and pieces of lower epochs that no record names."""
-    discarded = staging.discard_abandoned(config, log.state.epoch, names=log.root.names)
+def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore, keep: Collection[int]) -> None:
+    """Step e: discard staged files, sources files, intents and pieces of lower epochs that no record names.
+
+    Staged files of the windows `keep` stay.
+    """
+    discarded = staging.discard_abandoned(config, log.state.epoch, keep=keep, names=log.root.names)
     remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch)
     newest_intent = max((intent.epoch for intent in read_intents(log.root)), default=0)
     # A later one is damaged: nobody takes it over, and no window may follow that would remove it.

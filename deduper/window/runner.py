@@ -53,10 +53,12 @@ from deduper.window.completeness import SEED, complete_after
 from deduper.window.left_sources import LeftSources
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress, ErrorGroup, Phases
-from deduper.window.publishing import Publishing, TopicPorts
+from deduper.window.publishing import FunctionPorts, Publishing, TopicPorts
 
 logger = logging.getLogger(__name__)
 
+COUNTS = "counts"
+"""Of a commit record's `extra`: rows by port, for the functions of a window whose record is folded by then."""
 _ERROR_GROUPS = 5
 _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRACE_US
 
@@ -83,7 +85,8 @@ class WindowRunner:
     Everything goes through the file system that `log` was opened on. `in_background` runs work that no window waits
     for; `close` ends it. `maintenance` deletes and merges pieces in the background. `pieces`: a store to which tasks of
     other hosts append, whose unnamed pieces are removed too.
-    `files` are those of a source of files. `fold_windows`: see `sources.files.folding`.
+    `files` are those of a source of files. `fold_windows`: see `sources.files.folding`. `functions`, `is_held`: see
+    `publishing`.
     """
 
     def __init__(
@@ -98,6 +101,9 @@ class WindowRunner:
         in_background: InBackground = on_a_thread,
         fold_windows: int | None = None,
         pieces: PieceStore | None = None,
+        functions: FunctionPorts | None = None,
+        *,
+        is_held: bool = False,
     ) -> None:
         self._config = config
         self._log = log
@@ -107,7 +113,7 @@ class WindowRunner:
         self._unnamed = None if pieces is None else UnnamedPieces(pieces, in_background)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
-        self._publishing = Publishing(config, log, topics, in_background)
+        self._publishing = Publishing(config, log, topics, in_background, functions, is_held=is_held)
         self._last_intent = max(read_intents(log.root), key=lambda intent: intent.epoch, default=None)
         self._intent: _Intending | None = None
         self._profiles = Profiles(log.root)
@@ -374,6 +380,8 @@ class WindowRunner:
             extra[policy.CATEGORIES] = judgement.categories.after.to_wire()
         extra |= _statistics(judgement, state, wall_us)
         extra |= complete_after(self._config, state, latest, is_seed=SEED in extra)
+        if self._config.function_ports:
+            extra[COUNTS] = judgement.counts
         return CommitRecord(
             window=judgement.attempt.window,
             epoch=judgement.attempt.epoch,

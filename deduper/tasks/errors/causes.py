@@ -260,7 +260,7 @@ def _names(details: ErrorDetails, lines: Lines, rows: Sequence[ErrorRow]) -> Ite
     of_rows: list[set[str]] = []
     if details.format == "json" and lines.explainer is not None:
         of_rows = [names for row in rows if row.raw is not None and (names := lines.explainer.names(row.raw))]
-    elif details.format == "parquet":
+    elif details.format == "parquet" and details.folder is not None:
         of_rows = [set(parquet.read_schema(source).names) for source in {row.source for row in rows[:1]}]
     if not of_rows:
         return

@@ -217,7 +217,9 @@ def _name(details: ErrorDetails, number: int) -> str:
 def _ways(details: ErrorDetails, lines: Lines, raw: str | None, numbers: Sequence[int]) -> dict[int, str]:
     """How columns of a value have none, by number; all that are known to."""
     if details.format == "parquet":
-        return dict.fromkeys(numbers, "null, or no such column in the file")
+        return dict.fromkeys(
+            numbers, "null" + (", or no such column in the file" if details.folder is not None else "")
+        )
     if raw is None:
         return dict.fromkeys(numbers, "the record has no value")
     if lines.explainer is None:

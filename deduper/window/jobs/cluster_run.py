@@ -37,13 +37,12 @@ from pyspark import RDD, StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
-from pyspark.util import PythonEvalType
 
 from bucket_store.tables.view import ShardView
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark import placing
+from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.hdfs_login import LogsIn
 from deduper.spark.placing import located, unbatched, zipped
 from deduper.tasks.executors import steps
@@ -187,13 +186,7 @@ class ClusterRun:
         counted = Observation()
         tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
         records = self._plan.records(tuples, task.clock)
-        function: Any = vectorized_udf(
-            steps.read_rows(self._folder, task),
-            returnType="receipt binary",
-            functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-        )
-        column = function(*records.columns)
-        frame = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self.session)
+        frame = map_in_arrow(records, steps.read_rows(self._folder, task), "receipt binary")
         frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
         self._cached.append(frame)
         lefts: list[Left] = [pickle.loads(row.receipt) for row in frame.collect()]

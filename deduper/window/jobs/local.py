@@ -22,12 +22,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
-from pyspark.util import PythonEvalType
 
 from bucket_store.maintenance.background_task import OneThread
 from bucket_store.pieces.open import open_backend
@@ -35,6 +33,7 @@ from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
+from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.task_pool import TaskPool
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
@@ -148,18 +147,14 @@ class SparkRun:
     def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Read records by Spark; see `ReadingRun`."""
         self._close_pool()  # its tasks occupy the cores on which Spark is to read
-        self._is_small = False
         counted = Observation()
         tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
         records = self._plan.records(tuples, task.clock)
-        # `DataFrame.mapInArrow` does the same, and asks for pandas, which no part of it uses.
-        function: Any = vectorized_udf(
-            read_function(task), returnType="receipt binary", functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-        )
-        column = function(*records.columns)
-        rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self.session).collect()
+        rows = map_in_arrow(records, read_function(task), "receipt binary").collect()
         receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
         left_out = sum(receipt.left_out for receipt in receipts)
+        # What Spark has read costs a job; the other steps of a small window need none.
+        self._is_small &= is_small(sum(receipt.spilled_bytes for receipt in receipts))
         return receipts, int(counted.get["rows"]) - left_out
 
     def plain(

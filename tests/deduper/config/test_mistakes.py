@@ -122,8 +122,8 @@ schema-mapping | <SCHEMA> | schema: {user: string}
 expiry-period-alone | expiry:\n<EVENT_TIME> | expiry: 24h\n
   8:9: expiry: must be a section of settings, found `24h`; write `expiry: {by: event_time, field: ts, period: 24h, span:
       1h}`
-period-word | period: 24h | period: 24 hours
-  11:11: expiry.period: `hours` is not a unit of time in `24 hours`; write `24h`; units are w, d, h, m, s, ms, us
+period-word | period: 24h | period: 24 moons
+  11:11: expiry.period: `moons` is not a unit of time in `24 moons`; units are w, d, h, m, s, ms, us
 key-number | key: [user, id] | key: [user, 7]
   7:13: key.1: must be text, found `7`; put it in quotes
 no-key | key: [user, id]\n | (nothing)

@@ -1,0 +1,119 @@
+"""The source and the ports of a query that somebody else has written: values of a program, no sections of a file.
+
+A job's file names files or topics. A `Deduper` gets DataFrames, and hands rows to functions too, so its configuration
+has two kinds of its own; all other settings are those of a job, with the same checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from deduper.columns import Column, backticked
+from deduper.config.files import FileSink
+from deduper.config.kafka.sections import KafkaSink
+from deduper.config.messages import findings
+from deduper.config.model import Config
+from deduper.config.problems import ConfigError, Finding, Place, Problem
+from deduper.config.sections import PORTS, FunctionSink, NoneSink, SinksConfig
+from deduper.config.values import Section
+
+WHERE = "Deduper"
+
+
+class QuerySource(Section):
+    """The DataFrames of a query: their columns, as Spark's schema has them."""
+
+    format: Literal["query"] = "query"
+    parsed_columns: tuple[Column, ...]
+    arrow: tuple[Any, ...]  # pyarrow.DataType of each: what a file's reader finds out from the declared type
+
+    @property
+    def columns(self) -> str:
+        """The columns as Spark DDL."""
+        return ", ".join(f"{backticked(column.name)} {column.type.text}" for column in self.parsed_columns)
+
+    def column(self, name: str) -> Column | None:
+        """The column of exactly this name."""
+        return next((column for column in self.parsed_columns if column.name == name), None)
+
+    @property
+    def place(self) -> str:
+        """The source of the records, for messages."""
+        return "the query"
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Beside the rows nothing decides the tuples: a query may get columns that judging does not look at."""
+        return {}
+
+
+QuerySink = Annotated[FileSink | KafkaSink | NoneSink | FunctionSink, Field(discriminator="format")]
+
+
+class QuerySinks(SinksConfig):
+    """The output of each verdict, functions among them."""
+
+    # A wider type than that of a file, which no reader of `SinksConfig` relies on.
+    unique: QuerySink  # type: ignore[assignment]
+    duplicate: QuerySink  # type: ignore[assignment]
+    expired: QuerySink  # type: ignore[assignment]
+    error: QuerySink  # type: ignore[assignment]
+
+
+class QueryConfig(Config):
+    """The configuration of a `Deduper`, once the columns of its DataFrames are known."""
+
+    source: QuerySource  # type: ignore[assignment]  # see `QuerySinks`
+    sinks: QuerySinks
+
+
+_NOWHERE = {port: {"format": "none"} for port in PORTS}
+
+
+def require_settings(settings: Mapping[str, Any]) -> None:
+    """Check the settings of a `Deduper` before its columns are known.
+
+    Raises:
+        ConfigError: everything that is wrong with them.
+    """
+    _, found = findings({"sinks": _NOWHERE, **settings}, base_dir=Path.cwd(), model=QueryConfig)
+    _require_none([finding for finding in found if finding.path != ("source",)])
+
+
+def query_config(settings: Mapping[str, Any], source: QuerySource, sinks: Mapping[str, Any]) -> QueryConfig:
+    """The configuration of a `Deduper` for DataFrames of these columns.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+    """
+    config, found = findings({**settings, "source": source, "sinks": sinks}, base_dir=Path.cwd(), model=QueryConfig)
+    found += _keys_are_exact(config)
+    _require_none(found)
+    assert isinstance(config, QueryConfig)
+    return config
+
+
+def _keys_are_exact(config: Config | None) -> list[Finding]:
+    """A float that was computed twice differs in its last bits: such a key finds no copy."""
+    if config is None:
+        return []
+    return [
+        Finding(
+            ("key", str(config.key.index(column.name))),
+            f"column `{column.name}` is {column.type.text}: two computations of one number differ in their last bits",
+            f"cast it: `.withColumn({column.name!r}, F.col({column.name!r}).cast('decimal(18,6)'))`",
+        )
+        for column in config.key_columns
+        if column.type.name in ("float", "double")
+    ]
+
+
+def _require_none(found: list[Finding]) -> None:
+    if found:
+        raise ConfigError(
+            Problem(Place(WHERE), ".".join(finding.path), finding.what, finding.write) for finding in found
+        )

@@ -1,0 +1,466 @@
+"""`Deduper`: verdicts for the batches of somebody's own query, exactly once.
+
+Exactly once does not rest on Spark's checkpoint. The commit record of a window names the query and the batch, and a
+port is finished when the window has its mark; so a batch that Spark repeats is judged once, and what is not finished is
+handed over again, with the same rows. See `query.batches`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pyspark.sql import DataFrame, SparkSession
+
+from deduper.config.load import load_config
+from deduper.config.query import QueryConfig, QuerySource, query_config, require_settings
+from deduper.config.sections import PORTS
+from deduper.errors import UnfinishedWindowError, UsageError
+from deduper.query.batches import Answer, answer
+from deduper.query.ports import FunctionCalls, Port, PortFunction, Ports, StagedRows, Window, sections
+from deduper.query.rules import Expiry
+from deduper.sinks.open import open_topics
+from deduper.sinks.publish_state import OnUnknown
+from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, FrameTuples, last_batches
+from deduper.spark.hdfs_login import LogsIn, needs_none
+from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
+from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
+from deduper.window.opened import opened_runner
+from deduper.window.recovery import owned_store, publish_unmarked, reason_to_stop, recover, unpublished
+from deduper.window.runner import Batch
+
+logger = logging.getLogger(__name__)
+
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_MASTER = "spark.master"
+_WAIT_US = 600_000_000
+"""For brokers that do not answer: the default of a job's `deadline`."""
+
+
+def wall_clock_us() -> int:
+    """The machine's wall clock, µs since the epoch."""
+    return time.time_ns() // 1000
+
+
+class Deduper:
+    """Decides for every row of a query's batches whether it is unique, duplicate, expired or an error.
+
+    The settings are those of a job's file, by the same names and with the same checks; SEMANTICS.md says what they
+    mean. The store is opened by the first batch, and one process owns it until `close`. Safe for several threads; calls
+    wait for one another.
+
+    Args:
+        store: the URL of the store: `rocksdb:PATH`, `file:PATH`, `hdfs://HOST:PORT/PATH`, `s3://BUCKET/PREFIX`. A new
+            one is created.
+        key: the columns of the dedup key, scalar ones; not float or double.
+        expiry: when a key is forgotten: `EventTime`, `ProcessingTime`, `Ordered`, `Category` or `Never`.
+        name: for messages, metrics and transactions; by default the last part of the URL.
+        null_keys: a row with a null in its key is an `error`, or has an ordinary key (`allow`).
+        digest: `fast`, or `secure` for input from attackers.
+        shards: slices of the key space, judged side by side.
+        memory: the most bytes of tables in memory, over all processes: `2GiB`.
+        on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
+        take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
+        settings: any other setting of `store` (`table_disk`, `tables`, `piece_cache`, `first_seen`), `shared_folders`,
+            and the sections `leak_meter` and `errors`.
+
+    Raises:
+        ConfigError: a setting is wrong; the message says what to write.
+        UsageError: the session is one of Spark Connect.
+
+    Example:
+        >>> dedup = Deduper("rocksdb:state/clicks", key=["user", "id"], expiry=EventTime("ts", period="24 hours"))
+        >>> write = dedup.into(unique="out/unique", duplicate="out/duplicate", expired=None, error="out/error")
+        >>> query = clicks.writeStream.foreachBatch(write).option("checkpointLocation", "checkpoint").start()
+    """
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        key: str | Sequence[str],
+        expiry: Expiry,
+        name: str | None = None,
+        null_keys: Literal["error", "allow"] = "error",
+        digest: Literal["fast", "secure"] = "fast",
+        shards: int | None = None,
+        memory: str | int | None = None,
+        on_new_checkpoint: Literal["warn", "refuse"] = "warn",
+        take_over: bool = False,
+        **settings: Any,
+    ) -> None:
+        of_store = {"url": store, "shards": shards, "memory": memory}
+        of_store |= {one: settings.pop(one) for one in _OF_STORE if one in settings}
+        section = getattr(expiry, "section", None)
+        if section is None:
+            raise UsageError(
+                f"expiry: {expiry!r} is no rule; write EventTime, ProcessingTime, Ordered, Category or Never"
+            )
+        self._start(
+            {
+                "name": _name_of(store) if name is None else name,
+                "key": key if isinstance(key, str) else list(key),
+                "expiry": section(),
+                "null_keys": null_keys,
+                "digest": digest,
+                "store": {one: value for one, value in of_store.items() if value is not None},
+                **settings,
+            },
+            on_new_checkpoint=on_new_checkpoint,
+            take_over=take_over,
+        )
+
+    @classmethod
+    def from_config(
+        cls,
+        path: str | Path,
+        *,
+        on_new_checkpoint: Literal["warn", "refuse"] = "warn",
+        take_over: bool = False,
+        overrides: Collection[str] = (),
+    ) -> Self:
+        """A Deduper with the key, expiry and store of a job's file; its source and sinks are not looked at further.
+
+        Raises:
+            ConfigError: the file is wrong, with line and column.
+        """
+        config = load_config(path, overrides=overrides)
+        made = cls.__new__(cls)
+        values = config.model_dump(mode="json", by_alias=True)
+        made._start(
+            {name: values[name] for name in _FROM_CONFIG},
+            on_new_checkpoint=on_new_checkpoint,
+            take_over=take_over,
+        )
+        return made
+
+    def _start(self, settings: dict[str, Any], *, on_new_checkpoint: str, take_over: bool) -> None:
+        if on_new_checkpoint not in ("warn", "refuse"):
+            raise UsageError(f"on_new_checkpoint: `{on_new_checkpoint}` is not known; write `warn` or `refuse`")
+        _refuse_connect()
+        require_settings(settings)
+        self._settings = settings
+        self._refuses_new = on_new_checkpoint == "refuse"
+        self._take_over = take_over
+        self._lock = threading.RLock()
+        self._ports: Mapping[str, Port] | None = None
+        self._open: _OpenStore | None = None
+        self._finishes = False
+        _close_at_exit(self)
+
+    @property
+    def name(self) -> str:
+        """The name for messages, metrics and transactions."""
+        return str(self._settings["name"])
+
+    def into(self, *, unique: Port, duplicate: Port, expired: Port, error: Port) -> Callable[[DataFrame, int], None]:
+        """A function for `foreachBatch`, that hands the rows of each verdict to a port.
+
+        A port is a function of (rows, window), a path for Parquet files, a `ParquetSink`, `JsonSink` or `TopicSink`, or
+        None: its rows are counted and dropped. A function is called once for each window after its commit, with rows
+        that lie in staged files: any number of actions on them costs a reading, and no second judging. If it raises,
+        the batch fails, and the next start of the query calls the functions again with the same rows and
+        `window.replayed`.
+
+        Raises:
+            UsageError: a port is none of these, or this Deduper has a query already.
+        """
+        self._use({"unique": unique, "duplicate": duplicate, "expired": expired, "error": error})
+        return self._batch
+
+    def split(self, rows: DataFrame, batch_id: int | None = None) -> Ports:
+        """The rows of a batch by verdict, for a function of one's own, or of a DataFrame that is no stream.
+
+        Inside `foreachBatch` the batch is Spark's. Its window counts as finished when the next batch of the query
+        comes; until then the same batch gets the same rows again, with `window.replayed`. Elsewhere it is finished by
+        the next call, or by `close`; a `batch_id` makes a call repeatable there too.
+
+        Raises:
+            UsageError: the DataFrame is a stream, or lacks a column.
+            UnfinishedWindowError: nobody knows whether the rows of the last window were used.
+        """
+        if rows.isStreaming:
+            raise UsageError("the DataFrame is a stream: write `.writeStream.foreachBatch(dedup.into(…))`")
+        with self._lock:
+            if self._ports is None:
+                self._use(_SPLIT)
+            if self._ports is not _SPLIT:
+                raise UsageError(f"{self.name}: `into` has the batches of this Deduper; make another one for `split`")
+            query_id, number = _identity(rows.sparkSession, batch_id)
+            ports: Ports = self._run(rows, lambda store: store.split(query_id, number, rows))
+            return ports
+
+    def finish(self) -> None:
+        """Say that the rows of the last `split` were used: they are not given again, and their files go.
+
+        Only needed where nothing else says it: see `split`.
+        """
+        with self._lock:
+            if self._open is None:
+                self._finishes = True
+            elif self._ports is _SPLIT:
+                self._open.finish()
+
+    def close(self) -> None:
+        """Give the store back, when the call that is under way has ended. Safe to repeat; a batch opens it again."""
+        with self._lock:
+            store, self._open = self._open, None
+            if store is not None:
+                store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._lock:
+            if kind is None and self._open is not None and self._open.is_unnumbered:
+                self.finish()
+            self.close()
+
+    def _use(self, ports: Mapping[str, Port]) -> None:
+        sections(ports)
+        if self._ports is not None:
+            raise UsageError(
+                f"{self.name}: this Deduper has its ports already; a second query needs a store of its own"
+            )
+        self._ports = ports
+
+    def _batch(self, batch: DataFrame, batch_id: int) -> None:
+        with self._lock:
+            query_id, _ = _identity(batch.sparkSession, batch_id)
+            self._run(batch, lambda store: store.judge(query_id, batch_id, batch))
+
+    def _run(self, rows: DataFrame, act: Callable[[_OpenStore], Any]) -> Any:
+        """Act on the open store. After a failure it is given back: the next call recovers it, as after a crash."""
+        assert self._ports is not None
+        session = rows.sparkSession
+        if self._open is not None and not self._open.fits(session, rows):
+            self.close()
+        try:
+            if self._open is None:
+                config = self._config(session, rows)
+                functions = {port: value for port, value in self._ports.items() if callable(value)}
+                self._open = _OpenStore(
+                    config,
+                    rows,
+                    None if self._ports is _SPLIT else functions,
+                    take_over=self._take_over,
+                    refuses_new=self._refuses_new,
+                )
+                if self._finishes:
+                    self._open.finish()
+                    self._finishes = False
+            return act(self._open)
+        except BaseException:
+            self.close()
+            raise
+
+    def _config(self, session: SparkSession, rows: DataFrame) -> QueryConfig:
+        assert self._ports is not None
+        found = FrameColumns.of(rows.schema)
+        source = QuerySource(parsed_columns=found.columns, arrow=found.arrow)
+        spark = {_MASTER: session.sparkContext.master or DEFAULT_MASTER}
+        return query_config({**self._settings, "spark": spark}, source, sections(self._ports))
+
+
+_OF_STORE = ("table_disk", "tables", "piece_cache", "first_seen")
+_FROM_CONFIG = (*("name", "key", "null_keys", "digest", "expiry", "store", "leak_meter", "errors", "shared_folders"),)
+
+
+def _handed(rows: DataFrame, window: Window) -> None:
+    """The rows of `split` are in its caller's hands."""
+
+
+_SPLIT: Mapping[str, PortFunction] = dict.fromkeys(PORTS, _handed)
+
+
+class _OpenStore:
+    """A store that this process owns, with the runner of its windows on a session. `functions` None: for `split`."""
+
+    def __init__(
+        self,
+        config: QueryConfig,
+        rows: DataFrame,
+        functions: Mapping[str, PortFunction] | None,
+        *,
+        take_over: bool,
+        refuses_new: bool,
+    ) -> None:
+        session = rows.sparkSession
+        self._config = config
+        self._session = session
+        self._context = session.sparkContext
+        self._schema = rows.schema
+        self._refuses_new = refuses_new
+        self._rows = StagedRows(session, config, rows.schema)
+        self._tuples = FrameTuples(rows.schema, are_sent=bool(config.topic_ports))
+        with contextlib.ExitStack() as stack:
+            self._owned = stack.enter_context(owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us))
+            self._log = self._owned.log
+            self._calls = FunctionCalls(self._rows, self._log, config.name, functions or {})
+            is_held = functions is None
+            handed = self._calls if config.function_ports else None
+            settings = dict(self._context.getConf().getAll())
+            by_tasks = have_spare_cores(str(config.spark[_MASTER]), settings.get("spark.executor.cores"))
+            logged_in: LogsIn = needs_none
+            if tokens_are_needed(config.spark, config.hdfs_clusters):
+                logged_in = TokenSource(session, config.hdfs_clusters).logged_in
+            self._topics = stack.enter_context(
+                open_topics(
+                    config.topic_ports,
+                    _WAIT_US,
+                    self._log,
+                    lambda: session,
+                    OnUnknown.REFUSE,
+                    threading.Event(),
+                    by_tasks=by_tasks,
+                    logged_in=logged_in,
+                )
+            )
+            recover(config, self._owned, self._topics, handed, is_held=is_held)
+            self._runner = stack.enter_context(
+                opened_runner(
+                    config,
+                    self._owned,
+                    session,
+                    logged_in,
+                    wall_clock_us,
+                    by_tasks=by_tasks,
+                    topics=self._topics,
+                    functions=handed,
+                    is_held=is_held,
+                )
+            )
+            self._stack = stack.pop_all()
+
+    def fits(self, session: SparkSession, rows: DataFrame) -> bool:
+        """Whether these rows can be judged by what is open: the same context, the same columns."""
+        return session.sparkContext is self._context and rows.schema == self._schema
+
+    def judge(self, query_id: str, batch_id: int, batch: DataFrame) -> None:
+        """Judge a batch and hand it to its ports, unless that was done."""
+        if self._answer(query_id, batch_id) is Answer.JUDGE:
+            self._make(query_id, batch_id, batch)
+
+    def split(self, query_id: str, batch_id: int | None, rows: DataFrame) -> Ports:
+        """The rows of a batch by verdict; those of before if it was judged and is not finished."""
+        if batch_id is not None and self._answer(query_id, batch_id) is Answer.NOTHING:
+            return self._taken(replayed=True)
+        self._finish_last(query_id, batch_id)
+        self._make(query_id, batch_id, rows)
+        return self._taken(replayed=False)
+
+    @property
+    def is_unnumbered(self) -> bool:
+        """Whether the last window is of rows that are no batch."""
+        return self._log.state.extra.get(BATCH, ("", 0))[1] is None
+
+    def finish(self) -> None:
+        """The user of `split` is done with the rows of the last window."""
+        publish_unmarked(self._config, self._log, None, self._calls)
+
+    def _finish_last(self, query_id: str, batch_id: int | None) -> None:
+        """Before a next window: the last one is finished if this batch says so.
+
+        Of a query, by a later batch: Spark calls for it when the function has ended well. Of other rows, by a later
+        call of this process.
+        """
+        pending = unpublished(self._log)
+        if not pending:
+            return
+        last_query, last_batch = self._log.state.extra[BATCH]
+        if last_batch is None:
+            is_finished = self._calls.judging is not None
+        else:
+            is_finished = batch_id is not None and query_id == last_query and batch_id > last_batch
+        if not is_finished:
+            staged = {one.staged.rpartition("/")[0] for one in self._log.state.outputs[pending[-1]]}
+            which = "" if last_batch is None else f" (batch {last_batch} of query {last_query or 'without an id'})"
+            raise UnfinishedWindowError(
+                f"{self._config.name}: window {pending[-1]}{which} was judged, and nobody knows whether its rows were "
+                f"used; they are in {', '.join(sorted(staged))}. Repeat the batch by its number; or use those files; "
+                "or call `finish()` first if they were used"
+            )
+        self.finish()
+
+    def close(self) -> None:
+        """Give the store back."""
+        self._stack.close()
+
+    def _answer(self, query_id: str, batch_id: int) -> Answer:
+        state = self._log.state
+        found, warning = answer(
+            last_batches(state.extra),
+            query_id,
+            batch_id,
+            name=self._config.name,
+            next_window=state.next_window,
+            refuses_new=self._refuses_new,
+        )
+        if warning is not None:
+            logger.warning(warning)
+        return found
+
+    def _make(self, query_id: str, batch_id: int | None, rows: DataFrame) -> None:
+        state = self._log.state
+        self._calls.judging = state.next_window
+        source = FrameBatch.of(self._tuples.of(rows), query_id, batch_id, extra=state.extra)
+        number = state.next_window if batch_id is None else batch_id
+        try:
+            self._runner.run(Batch(query_id, number, source))
+        except Exception as exc:
+            raise reason_to_stop(self._log, exc) from exc
+
+    def _taken(self, *, replayed: bool) -> Ports:
+        number = self._log.state.next_window - 1
+        # No rows of a window that is finished, whose files are gone.
+        outputs = self._log.state.outputs[number] if number in unpublished(self._log) else ()
+        unique, duplicate, expired, error = (self._rows.of(port, outputs) for port in PORTS)
+        return Ports(unique, duplicate, expired, error, self._calls.window(number, replayed=replayed))
+
+
+def _identity(session: SparkSession, batch_id: int | None) -> tuple[str, int | None]:
+    """Spark's ids of the query and the batch that this thread works for; ("", batch_id) outside of a query."""
+    context = session.sparkContext
+    query_id = context.getLocalProperty(_QUERY_ID)
+    if query_id is None:
+        return "", batch_id
+    of_spark = context.getLocalProperty(_BATCH_ID)
+    return query_id, int(of_spark) if batch_id is None and of_spark is not None else batch_id
+
+
+def _name_of(store: str) -> str:
+    """The last part of a URL, in the signs of a name."""
+    last = store.rstrip("/").rpartition("/")[2].rpartition(":")[2].lower()
+    return re.sub(r"[^a-z0-9._-]", "-", last).lstrip("._-") or "deduper"
+
+
+def _refuse_connect() -> None:
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        raise UsageError(
+            "Spark Connect is not supported: rows are judged by tasks that the driver's own process plans; use a "
+            "classic session, `SparkSession.builder.master(…)`"
+        )
+
+
+def _close_at_exit(dedup: Deduper) -> None:
+    """The store is given back at the end of the process, if the Deduper is still there."""
+    atexit.register(partial(_close, weakref.ref(dedup)))
+
+
+def _close(reference: weakref.ref[Deduper]) -> None:
+    dedup = reference()
+    if dedup is not None:
+        with contextlib.suppress(Exception):
+            dedup.close()

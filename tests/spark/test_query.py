@@ -1,0 +1,505 @@
+"""`Deduper` in somebody's own query: verdicts of the oracle, each row once, and the table of SEMANTICS.md.
+
+Sessions here have a user's settings, not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import deduper
+from bucket_store import failpoints
+from deduper import ConfigError, Deduper, EventTime, Never, OldCheckpointError, Ports, UsageError, Window
+from deduper.errors import NewCheckpointError, OwnerAliveError, UnfinishedWindowError
+from deduper.query import dedup as query_dedup
+from tests.deduper.engine import comparable
+from tests.deduper.streams import Stream, random_stream
+from tests.oracle import Oracle
+from tests.spark.test_job_oracle import expiry_section, schema, table
+
+pytestmark = pytest.mark.spark
+
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+USERS_SETTINGS = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.session.timeZone": "America/St_Johns",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.streaming.numRecentProgressUpdates": "100",
+}
+PORTS = ("unique", "duplicate", "expired", "error")
+
+
+@pytest.fixture
+def own(session: SparkSession) -> Iterator[SparkSession]:
+    """A session with settings of a user's."""
+    theirs = session.newSession()
+    for name, value in USERS_SETTINGS.items():
+        theirs.conf.set(name, value)
+    yield theirs
+    for name in (QUERY, BATCH):
+        theirs.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]  # null removes it
+
+
+class Taken:
+    """Functions for the four ports, and what they were given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Window, list[dict[str, Any]]]] = []
+
+    def port(self, name: str) -> Callable[[DataFrame, Window], None]:
+        """A function that takes the rows of a port."""
+
+        def take(rows: DataFrame, window: Window) -> None:
+            self.calls.append((name, window, [row.asDict(recursive=True) for row in rows.collect()]))
+
+        return take
+
+    def ports(self) -> dict[str, Any]:
+        """All four."""
+        return {name: self.port(name) for name in PORTS}
+
+    def rows(self, port: str) -> list[dict[str, Any]]:
+        """All rows of a port."""
+        return [row for name, _, rows in self.calls if name == port for row in rows]
+
+
+def as_query(session: SparkSession, query_id: str) -> None:
+    """From here on this thread works for a query of that id, as Spark's own does."""
+    session.sparkContext.setLocalProperty(QUERY, query_id)
+
+
+def keys(session: SparkSession, *values: str | None) -> DataFrame:
+    """One column `k`."""
+    return session.createDataFrame([(value,) for value in values], "k string")
+
+
+def a_deduper(folder: Path, **settings: Any) -> Deduper:
+    """With a store of its own and two shards."""
+    return Deduper(f"file:{folder}/state", **{"key": "k", "expiry": Never(), "shards": 2, **settings})
+
+
+def partitions(session: SparkSession, stream: Stream, parts: list[list[Any]]) -> DataFrame:
+    """A DataFrame with these partitions, in their order."""
+    rows = [[tuple(row.values()) for row in table(stream, part).to_pylist()] for part in parts]
+    each = session.sparkContext.parallelize(rows, len(rows)).flatMap(list)
+    return session.createDataFrame(each, schema(stream))
+
+
+@pytest.mark.parametrize(
+    ("mode", "seed"), [("event_time", 1), ("category", 2), ("processing_time", 3), ("ordered", 8), ("never", 4)]
+)
+def test_verdicts_are_the_oracles(
+    mode: str, seed: int, own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Port, reason and first copy of every row of a random stream, whose windows are batches of some partitions."""
+    stream = random_stream(mode, seed)
+    windows = [window for window in stream.windows if window.partitions][:12]
+    now = [windows[0].now_us]
+    monkeypatch.setattr(query_dedup, "wall_clock_us", lambda: now[0])
+    taken = Taken()
+    section = expiry_section(stream)
+    dedup = Deduper(
+        f"file:{tmp_path}/state",
+        key=[f"k{number}" for number in range(len(stream.types))],
+        expiry=_Section(section),  # type: ignore[arg-type]  # what a rule is to a Deduper
+        null_keys=stream.settings.null_keys,  # type: ignore[arg-type]
+        shards=3,
+    )
+    write = dedup.into(**taken.ports())
+    oracle, expected = Oracle(stream.settings), []
+    as_query(own, "q")
+    for number, window in enumerate(windows):
+        now[0] = window.now_us
+        expected.append(
+            comparable(oracle.judge(window.partitions, window.now_us), stream.settings, keep_first_seen=True)
+        )
+        write(partitions(own, stream, window.partitions), number)
+    dedup.close()
+    assert _answers(taken, windows) == expected
+
+
+class _Section:
+    """A rule by its section."""
+
+    def __init__(self, section: dict[str, Any]) -> None:
+        self._section = section
+
+    def section(self) -> dict[str, Any]:
+        return self._section
+
+
+def _answers(taken: Taken, windows: list[Any]) -> list[list[list[Any]]]:
+    """What left, in the shape of the stream."""
+    answers: list[list[list[Any]]] = [[[None] * len(part) for part in window.partitions] for window in windows]
+    for port, about, rows in taken.calls:
+        assert not about.replayed
+        for row in rows:
+            told = row["_dedup"]
+            partition, position = _place(windows[about.number].partitions, told["position"])
+            assert told["source"] == f"batch {about.batch_id} of query q"
+            assert answers[about.number][partition][position] is None, "a row left twice"
+            answers[about.number][partition][position] = (port, told["reason"] or "", _first(told, windows))
+    return answers
+
+
+def _place(parts: list[list[Any]], row: int) -> tuple[int, int]:
+    for number, part in enumerate(parts):
+        if row < len(part):
+            return number, row
+        row -= len(part)
+    raise AssertionError("no such row")
+
+
+def _first(told: dict[str, Any], windows: list[Any]) -> Any:
+    first = told["first_seen"]
+    if first is None:
+        return None
+    expiry = first["expiry"]
+    if hasattr(expiry, "timestamp"):
+        expiry = round(expiry.timestamp() * 1_000_000)
+    return first["window"], *_place(windows[first["window"]].partitions, first["position"]), expiry or 0
+
+
+def test_each_row_of_the_table(own: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the function does for a batch, by what the store has."""
+    taken = Taken()
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=taken.port("unique"), duplicate=tmp_path / "duplicate", expired=None, error=None)
+    as_query(own, "q")
+    write(keys(own, "a", "b", "a"), 0)
+    write(keys(own, "c"), 1)
+    assert [(window.number, window.batch_id, window.replayed) for _, window, _ in taken.calls] == [
+        (0, 0, False),
+        (1, 1, False),
+    ]
+    # Committed and marked: nothing at all, in this process and in the next.
+    write(keys(own, "c"), 1)
+    dedup.close()
+    write(keys(own, "c"), 1)
+    assert len(taken.calls) == 2
+    # A later batch of the query.
+    with pytest.raises(OldCheckpointError, match="checkpoint is older than the store"):
+        write(keys(own, "a"), 0)
+    # A query that the store does not know.
+    as_query(own, "another")
+    caplog.clear()
+    write(keys(own, "a", "d"), 0)
+    assert "query another is new to a store of 2 windows" in caplog.text
+    assert [row["k"] for row in taken.rows("unique")] == ["a", "b", "c", "d"]
+    assert [row.k for row in own.read.parquet(str(tmp_path / "duplicate")).orderBy("k").collect()] == ["a", "a"]
+    # The first query goes on where it was.
+    as_query(own, "q")
+    write(keys(own, "e"), 2)
+    dedup.close()
+    strict = Deduper(f"file:{tmp_path}/state", key="k", expiry=Never(), shards=2, on_new_checkpoint="refuse")
+    refused = strict.into(unique=None, duplicate=None, expired=None, error=None)
+    as_query(own, "a third")
+    with pytest.raises(NewCheckpointError, match="or use another store"):
+        refused(keys(own, "a"), 0)
+
+
+@pytest.mark.parametrize("name", ["window.2.judged", "window.4.committed", "window.5.published"])
+def test_a_batch_that_breaks_off_is_finished_by_its_repetition(
+    name: str, own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judged once, whatever step fails: before the commit as if it never came, after it with the same rows."""
+    taken = Taken()
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(**taken.ports())
+    as_query(own, "q")
+    write(keys(own, "a"), 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "_ARMED", {name: failpoints._Armed(name, "raise")})
+        with pytest.raises(failpoints.FailpointError):
+            write(keys(own, "a", "b"), 1)
+    write(keys(own, "b", "a"), 1)  # Spark's order of rows may be another
+    write(keys(own, "b"), 2)
+    dedup.close()
+    last = {window.number: window for _, window, _ in taken.calls}
+    assert sorted(last) == [0, 1, 2]
+    assert last[1].replayed == (name != "window.2.judged")
+    assert last[1].counts == {"unique": 1, "duplicate": 1, "expired": 0, "error": 0}
+    assert {call[1].txn_version for call in taken.calls} == {0, 1, 2}
+    unique = [(window.number, [row["k"] for row in rows]) for port, window, rows in taken.calls if port == "unique"]
+    assert dict(unique) == {0: ["a"], 1: ["b"], 2: []}
+    assert len(unique) == (4 if name == "window.5.published" else 3)
+
+
+def test_a_function_that_raises_gets_the_same_rows_again(own: SparkSession, tmp_path: Path) -> None:
+    """The batch fails; its repetition calls the functions again, those that had ended well too, and judges nothing."""
+    taken, fails = Taken(), [True]
+
+    def broken(rows: DataFrame, window: Window) -> None:
+        assert rows.count() == rows.count() == 2  # any number of actions
+        if fails:
+            raise OSError("the target is away")
+
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=taken.port("unique"), duplicate=broken, expired=None, error=None)
+    as_query(own, "q")
+    with pytest.raises(OSError, match="the target is away"):
+        write(keys(own, "a", "a", "a"), 0)
+    fails.clear()
+    write(keys(own, "x", "y"), 0)  # whatever it holds: batch 0 was judged
+    dedup.close()
+    assert [(window.replayed, rows) for _, window, rows in taken.calls] == [
+        (False, taken.calls[0][2]),
+        (True, taken.calls[0][2]),
+    ]
+    assert [row["k"] for row in taken.calls[0][2]] == ["a"]
+
+
+def test_a_query_that_runs(own: SparkSession, tmp_path: Path) -> None:
+    """Files through Spark's own source, after a join and with nested columns, stopped and started again."""
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(4):
+        lines = [{"k": f"k{one % 7}", "at": {"n": one, "tags": [str(one)]}} for one in range(number, number + 10)]
+        (source / f"{number}.json").write_text("".join(json.dumps(line) + "\n" for line in lines[: 8 + number]))
+    names = own.createDataFrame([(f"k{number}", f"name {number}") for number in range(7)], "k string, name string")
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=tmp_path / "unique", duplicate=tmp_path / "duplicate", expired=None, error=None)
+
+    def run() -> list[dict[str, Any]]:
+        stream = own.readStream.schema("k string, at struct<n: int, tags: array<string>>")
+        query = (
+            stream.option("maxFilesPerTrigger", 1)
+            .json(str(source))
+            .join(names, "k")
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+    assert sorted(progress["numInputRows"] for progress in run()) == [8, 9, 10, 10]
+    dedup.close()
+    assert run() == []  # nothing new
+    (source / "4.json").write_text('{"k": "k3", "at": {"n": 1, "tags": null}}\n')
+    assert len(run()) == 1
+    dedup.close()
+    unique = own.read.parquet(str(tmp_path / "unique"))
+    assert sorted(row.name for row in unique.collect()) == [f"name {number}" for number in range(7)]
+    copies = own.read.parquet(str(tmp_path / "duplicate"))
+    assert copies.count() == 37 + 1 - 7
+    assert copies.filter("at.tags IS NULL").collect()[0]["_dedup"]["first_seen"]["window"] == 0
+
+
+def test_a_deleted_commit_file_judges_nothing_again(own: SparkSession, tmp_path: Path) -> None:
+    """Spark repeats its last batch; a deleted checkpoint makes all of its rows duplicates."""
+    source = tmp_path / "in"
+    own.range(5).selectExpr("CAST(id AS STRING) AS k").write.json(str(source))
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=tmp_path / "unique", duplicate=tmp_path / "duplicate", expired=None, error=None)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        stream = own.readStream.schema("k string").json(str(source)).writeStream.foreachBatch(write)
+        stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    def counts() -> list[int]:
+        return [own.read.schema("k string").parquet(str(tmp_path / port)).count() for port in ("unique", "duplicate")]
+
+    run()
+    assert counts() == [5, 0]
+    for file in (checkpoint / "commits").iterdir():
+        file.unlink()
+    run()
+    assert counts() == [5, 0]
+    shutil.rmtree(checkpoint)
+    run()
+    dedup.close()
+    assert counts() == [5, 5]
+
+
+def test_values_of_all_types_come_back(own: SparkSession, tmp_path: Path) -> None:
+    """As they were, in functions and in files, whatever the session says of times and calendars."""
+    rows = own.sql(
+        """
+        SELECT k, CAST(1 AS TINYINT) b, CAST(-7 AS SMALLINT) s, 2147483647 i, 1L l, CAST(1.5 AS FLOAT) f,
+          CAST('NaN' AS DOUBLE) d, CAST(1234567890.123456789 AS DECIMAL(38, 9)) dec, TRUE t, X'00FF' bin,
+          DATE '0001-01-01' old, TIMESTAMP '1883-11-18 12:00:00' ts, TIMESTAMP_NTZ '2024-03-10 02:30:00.000001' ntz,
+          INTERVAL '1 02:03:04.000005' DAY TO SECOND gap, array(1, NULL) a, map('x', named_struct('y', array(1.5D))) m,
+          named_struct('odd name', 1, 'when', DATE '1500-02-28') st, NULL nothing, 'x' `with.dot`, 'y' `with ``tick`
+        FROM VALUES ('a'), ('b') AS v(k)
+        """
+    )
+    taken = Taken()
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=taken.port("unique"), duplicate=tmp_path / "duplicate", expired=None, error=None)
+    write(rows, 0)
+    write(rows, 1)
+    dedup.close()
+    expected = [row.asDict(recursive=True) for row in rows.orderBy("k").collect()]
+    found = sorted(taken.rows("unique"), key=lambda row: row["k"])
+    for row in found:
+        del row["_dedup"]
+    assert str(found) == str(expected)  # a NaN is not itself
+    assert found[0]["dec"] == Decimal("1234567890.123456789")
+    assert own.read.schema(rows.drop("nothing").schema).parquet(str(tmp_path / "duplicate")).count() == 2
+
+
+def test_rows_that_are_no_stream(own: SparkSession, tmp_path: Path) -> None:
+    """Each call is a window; lazy DataFrames, which stay until the next call."""
+    with a_deduper(tmp_path) as dedup:
+        first = dedup.split(keys(own, "a", "b", "a", None))
+        assert isinstance(first, Ports)
+        assert first.window.counts == {"unique": 2, "duplicate": 1, "expired": 0, "error": 1}
+        assert sorted(row.k for row in first.unique.collect()) == ["a", "b"]
+        assert first.error.select("_dedup.reason", "_dedup.detail").collect() == [("null_key", "k: null")]
+        second = dedup.split(keys(own, "b", "c"))
+        assert [row.k for row in second.unique.collect()] == ["c"]
+        assert second.expired.columns == ["k", "_dedup"]
+    with a_deduper(tmp_path) as dedup:  # the block ended well, so its last rows were used
+        assert dedup.split(keys(own, "c", "d")).window.counts["unique"] == 1
+
+
+def test_rows_that_nobody_may_have_used_are_named(own: SparkSession, tmp_path: Path) -> None:
+    """A program that dies with them leaves their files; by its number a batch is given again."""
+    with contextlib.suppress(KeyError), a_deduper(tmp_path) as dedup:
+        dedup.split(keys(own, "a"))
+        raise KeyError("a bug")
+    dedup = a_deduper(tmp_path)
+    with pytest.raises(UnfinishedWindowError, match="window 0 was judged, and nobody knows") as told:
+        dedup.split(keys(own, "b"))
+    folder = str(told.value).split("they are in ")[1].split(".")[0]
+    assert own.read.parquet(folder).count() == 1
+    dedup.finish()
+    dedup.split(keys(own, "b"), batch_id=5)
+    dedup.close()
+    again = dedup.split(keys(own, "b"), batch_id=5)
+    assert again.window.replayed
+    assert again.window.counts["unique"] == 1
+    assert [row.k for row in again.unique.collect()] == ["b"]
+    assert not dedup.split(keys(own, "b"), batch_id=6).window.replayed
+    dedup.close()
+
+
+def test_split_inside_a_query(own: SparkSession, tmp_path: Path) -> None:
+    """The batch is Spark's: a repetition gets the same rows, the next batch finishes it."""
+    dedup = a_deduper(tmp_path)
+    as_query(own, "q")
+    own.sparkContext.setLocalProperty(BATCH, "0")
+    first = dedup.split(keys(own, "a", "a"))
+    assert (first.window.query_id, first.window.batch_id, first.window.replayed) == ("q", 0, False)
+    dedup.close()
+    again = dedup.split(keys(own, "other"))
+    assert again.window.replayed
+    assert [row.k for row in again.unique.collect()] == ["a"]
+    own.sparkContext.setLocalProperty(BATCH, "1")
+    assert [row.k for row in dedup.split(keys(own, "a", "b")).unique.collect()] == ["b"]
+    dedup.close()
+    assert list((tmp_path / "state" / "_staging").iterdir()) != []
+    own.sparkContext.setLocalProperty(BATCH, "2")
+    dedup.split(keys(own, "c"))
+    dedup.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"key": "K"}, "key.0: the DataFrame has no column `K`; did you mean `k`?"),
+        ({"key": "f"}, "column `f` is double: two computations of one number differ"),
+        ({"key": "m"}, "column `m` is map<string,int>, which cannot be part of a key"),
+        ({"expiry": EventTime("k", period="1h")}, "column `k` is string, which is not a time"),
+        ({"expiry": EventTime("gone", period="1h")}, "expiry.field: the DataFrame has no column `gone`"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
+    arguments: dict[str, Any], message: str, own: SparkSession, tmp_path: Path
+) -> None:
+    """At the first batch, which knows the columns: by name, and with what to write instead."""
+    dedup = a_deduper(tmp_path, **arguments)
+    write = dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+    with pytest.raises(ConfigError) as told:
+        write(own.sql("SELECT 'a' k, 1.5D f, map('x', 1) m"), 0)
+    assert message in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("'a' k, 1 K", "two columns `k` and `K`"),
+        ("'a' k, 1 _dedup", "a column `_dedup`, which the ports add"),
+        ("'a' k, INTERVAL '1' MONTH m", "column `m` is interval month, which Spark hands to no Python; cast it"),
+    ],
+)
+def test_dataframes_that_cannot_be_judged(columns: str, message: str, own: SparkSession, tmp_path: Path) -> None:
+    """The message names the column."""
+    with pytest.raises(UsageError, match=message):
+        a_deduper(tmp_path).split(own.sql(f"SELECT {columns}"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"expiry": EventTime("ts", period="soon")}, "Deduper: expiry.period: `soon` is not a duration"),
+        ({"expiry": EventTime("ts", period="1h", span="2h")}, "expiry.span: is longer than the period"),
+        ({"expiry": "24h"}, "expiry: '24h' is no rule; write EventTime"),
+        ({"shards": 0}, "store.shards: must be at least 1, found 0"),
+        ({"memory": "2"}, "store.memory: a size needs a unit"),
+        ({"name": "No Name"}, "`No Name` is not a valid name"),
+        ({"surprise": 1}, "surprise"),
+        ({"key": []}, "key: must name at least one column"),
+        ({"on_new_checkpoint": "ask"}, "write `warn` or `refuse`"),
+    ],
+)
+def test_settings_are_checked_by_the_constructor(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """As those of a file are, with the same words."""
+    with pytest.raises((ConfigError, UsageError)) as told:
+        a_deduper(tmp_path, **settings)
+    assert message in str(told.value)
+
+
+def test_one_store_has_one_owner(own: SparkSession, tmp_path: Path) -> None:
+    """The second one gets the message that a job gets, and takes over if it is told to."""
+    first, second = a_deduper(tmp_path), a_deduper(tmp_path)
+    first.split(keys(own, "a"))
+    with pytest.raises(OwnerAliveError, match="another process owns this store"):
+        second.split(keys(own, "b"))
+    third = a_deduper(tmp_path, take_over=True)
+    third.finish()
+    assert third.split(keys(own, "a", "c")).window.counts["unique"] == 1
+    with pytest.raises(deduper.FencedError):
+        first.split(keys(own, "d"))
+    third.close()
+    first.close()
+
+
+def test_ports_are_checked(tmp_path: Path) -> None:
+    """All four are named, each is something a port can be, and a Deduper has one set of them."""
+    dedup = a_deduper(tmp_path)
+    with pytest.raises(UsageError, match="error: int is no port"):
+        dedup.into(unique=None, duplicate=None, expired=None, error=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expired"):
+        dedup.into(unique=None, duplicate=None, error=None)  # type: ignore[call-arg]
+    dedup.into(unique=None, duplicate=None, expired=None, error=None)
+    with pytest.raises(UsageError, match="a second query needs a store of its own"):
+        dedup.into(unique=None, duplicate=None, expired=None, error=None)
+
+
+def test_rows_between_partitions_keep_their_places(own: SparkSession, tmp_path: Path) -> None:
+    """A row's number is its number in the batch, over all partitions, empty ones among them."""
+    rows = own.range(0, 10, 1, 5).filter("id > 3").selectExpr("CAST(id AS STRING) k")
+    with a_deduper(tmp_path) as dedup:
+        found = dedup.split(rows).unique.select("k", "_dedup.position").collect()
+        assert sorted(found) == [(str(4 + number), number) for number in range(6)]
+        again = dedup.split(rows.union(rows)).duplicate.select("k", F.col("_dedup.first_seen.position")).collect()
+    assert Counter(map(tuple, again)) == Counter({(str(4 + number), number): 2 for number in range(6)})
