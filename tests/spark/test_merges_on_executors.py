@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -158,16 +159,23 @@ def test_a_job_whose_tasks_merge(two: Cluster, armed: Path, tmp_path: Path, jobs
     store = {"url": "file:state", "shards": 4}
     source = {"file_format": "parquet", "max_files_per_batch": 2}
     job = job_in(tmp_path / "job", source=source, store=store)
-    often = numbered(job, 30, 60)
+    often: Counter[str] = Counter()
     armed.touch()
-    ran = two.call(run_merging, job, jobs)
+    jobs_of_windows: list[int] = []
+    # A stream may end before a merge does that an executor was lost in; some windows later it is in the log.
+    for first in range(0, 150, 30):
+        often += numbered(job, 30, 60, first)
+        ran = two.call(run_merging, job, jobs)
+        jobs_of_windows += ran["jobs"]
+        assert ran["asked"], "no merge was asked of tasks"
+        log = CommitLog.open(local_place(job.config.store.path))
+        if any(isinstance(record.body, CompactionRecord) for record in log.records()):
+            break
+    else:
+        pytest.fail("no merge was recorded in 150 windows")
     assert not armed.exists(), "nothing was killed"
-    assert ran["asked"], "no merge was asked of tasks"
-    assert ran["jobs"].count(jobs) >= 20  # the others came while an executor was new
+    assert jobs_of_windows.count(jobs) >= 20  # the others came while an executor was new
     check_counts(job, often)
-    log = CommitLog.open(local_place(job.config.store.path))
-    bodies = [record.body for record in log.records()]
-    assert any(isinstance(body, CompactionRecord) for body in bodies)
     assert max(len(pieces) for pieces in log.state.pieces.values()) < 30
     pieces = open_backend(job.config.store.url)
     assert verify_store(OpenStore(job.config.store.url, job.config, log, pieces)).findings == ()
