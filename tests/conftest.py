@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import notes, parts, tiers
@@ -93,6 +94,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("tier")
     if is_night:
         config.option.hypothesis_seed = str(tiers.seed())
+        return
+    # It also tries the constants of all modules that are imported by then: of the tests that ran before.
+    providers.HypothesisProvider._local_constants = providers._local_constants  # type: ignore[assignment]
 
 
 _CHOSEN = pytest.StashKey[str]()
