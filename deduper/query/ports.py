@@ -194,8 +194,8 @@ class StagedRows:
         self._schemas = {}
         for port in PORTS:
             ddl = dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)
-            dedup = StructType.fromDDL(f"{DEDUP} {ddl}")
-            self._schemas[port] = StructType([*typed, *dedup])  # type: ignore[misc]  # PySpark types it as one object
+            dedup = session.createDataFrame([], f"{DEDUP} {ddl}").schema
+            self._schemas[port] = StructType([*typed, dedup[DEDUP]])
 
     def of(self, port: str, outputs: Sequence[OutputFile]) -> DataFrame:
         """The rows of a port, read when an action asks for them."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.util import PythonEvalType
 
 try:
     from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
+    from pyspark.util import PythonEvalType
 except ImportError:  # before PySpark 4.2
     vectorized_udf = None
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import IO, Any
 
-from pyspark.core import context
+from pyspark import context
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 from py4j.protocol import Py4JError
-from pyspark.core import context
+from pyspark import context
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession

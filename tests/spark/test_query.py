@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from bucket_store import failpoints
 from deduper import ConfigError, Deduper, EventTime, Never, OldCheckpointError, Ports, UsageError, Window
 from deduper.errors import NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import dedup as query_dedup
+from tests import tiers
 from tests.deduper.engine import comparable
 from tests.deduper.streams import Stream, random_stream
 from tests.oracle import Oracle
@@ -503,3 +505,112 @@ def test_rows_between_partitions_keep_their_places(own: SparkSession, tmp_path: 
         assert sorted(found) == [(str(4 + number), number) for number in range(6)]
         again = dedup.split(rows.union(rows)).duplicate.select("k", F.col("_dedup.first_seen.position")).collect()
     assert Counter(map(tuple, again)) == Counter({(str(4 + number), number): 2 for number in range(6)})
+
+
+@pytest.mark.night(but=["3"])
+@pytest.mark.parametrize("part", range(20))
+def test_random_histories(part: int, own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches, failures at every step, functions that raise, lost checkpoints and replays, against a dictionary.
+
+    0 lost, 0 twice, and no function gets rows again without `replayed`.
+    """
+    draw = random.Random(f"{tiers.seed()} {part}")
+    for number in range(10 if tiers.is_night() else 2):
+        History(own, tmp_path / str(number), draw, monkeypatch).run(steps=8)
+
+
+class History:
+    """One store, and what becomes of it."""
+
+    POINTS = ("window.1.intent", "window.2.judged", "window.3.durable", "window.4.committed", "window.5.published")
+
+    def __init__(self, session: SparkSession, folder: Path, draw: random.Random, patch: pytest.MonkeyPatch) -> None:
+        self.session, self.folder, self.draw, self.patch = session, folder, draw, patch
+        folder.mkdir()
+        self.raises = False
+        self.given: dict[tuple[str, int], list[tuple[str, int]]] = {}  # (port, window) -> (key, n), of the last call
+        self.calls: Counter[tuple[str, int]] = Counter()
+        self.dedup, self.write = self._opened()
+        self.query = 0
+        self.batch = -1
+        self.rows: list[tuple[str, int]] = []  # of the batch that Spark last asked for
+        self.n = 0
+        self.judged: list[list[tuple[str, int]]] = []  # rows by window
+
+    def _opened(self) -> tuple[Deduper, Callable[[DataFrame, int], None]]:
+        dedup = a_deduper(self.folder)
+        return dedup, dedup.into(
+            unique=self._port("unique"), duplicate=self._port("duplicate"), expired=None, error=self.folder / "error"
+        )
+
+    def _port(self, name: str) -> Callable[[DataFrame, Window], None]:
+        def take(rows: DataFrame, window: Window) -> None:
+            place = name, window.number
+            assert window.replayed or not self.calls[place]
+            self.calls[place] += 1
+            found = sorted((row.k, row.n) for row in rows.collect())
+            assert self.given.setdefault(place, found) == found, "other rows than before"
+            if self.raises:
+                self.raises = False
+                raise OSError("the target is away")
+
+        return take
+
+    def run(self, steps: int) -> None:
+        """Some steps, then an end without a fault."""
+        for _ in range(steps):
+            self._step()
+        self._ask_until_done()
+        self.dedup.close()
+        self._check()
+
+    def _step(self) -> None:
+        what = self.draw.choice(("next", "next", "fail", "raise", "again", "new process", "lost checkpoint"))
+        if what == "again" and self.batch >= 0:
+            self._ask_until_done()  # Spark has lost its commit file
+        elif what == "lost checkpoint":
+            self.query += 1
+            self.batch = -1
+        elif what == "new process":
+            self.dedup.close()
+            self.dedup, self.write = self._opened()
+        else:
+            self._next()
+            if what == "fail":
+                name = self.draw.choice(self.POINTS)
+                with self.patch.context() as patch:
+                    patch.setattr(failpoints, "_ARMED", {name: failpoints._Armed(name, "raise")})
+                    with contextlib.suppress(failpoints.FailpointError):
+                        self._ask()
+            self.raises = what == "raise"
+            self._ask_until_done()
+
+    def _next(self) -> None:
+        """The next batch of the query."""
+        self.batch += 1
+        count = self.draw.choice((0, 1, 5, 20))
+        self.rows = [(f"k{self.draw.randrange(12)}", self.n + number) for number in range(count)]
+        self.n += count
+        self.judged.append(self.rows)
+
+    def _ask(self) -> None:
+        """Spark calls the function for the batch."""
+        as_query(self.session, f"query-{self.query}")
+        self.write(self.session.createDataFrame(self.rows, "k string, n int").repartition(2), self.batch)
+
+    def _ask_until_done(self) -> None:
+        if self.batch >= 0:
+            try:
+                self._ask()
+            except OSError:
+                self._ask()
+
+    def _check(self) -> None:
+        seen: set[str] = set()
+        for window, rows in enumerate(self.judged):
+            keys = Counter(key for key, _ in rows)
+            new = keys.keys() - seen
+            unique, copies = self.given.get(("unique", window), []), self.given.get(("duplicate", window), [])
+            assert Counter(key for key, _ in unique) == Counter(dict.fromkeys(new, 1))
+            assert sorted(unique + copies) == sorted(rows), "a row is lost, or there twice"
+            seen |= new
