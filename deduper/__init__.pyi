@@ -33,6 +33,9 @@ from deduper.table.load import load as load
 from deduper.table.query.filter import filter_exists as filter_exists
 from deduper.table.query.read import read as read
 from deduper.table.query.tag import tag as tag
+from deduper.table.settings import load_config as _load_config
+
+table_config = _load_config
 
 __version__: str
 DISTRIBUTION: str
