@@ -380,7 +380,7 @@ def test_rows_that_nobody_may_have_used_are_named(own: SparkSession, tmp_path: P
     dedup = a_deduper(tmp_path)
     with pytest.raises(UnfinishedWindowError, match="window 0 was judged, and nobody knows") as told:
         dedup.split(keys(own, "b"))
-    folder = str(told.value).split("they are in ")[1].split(".")[0]
+    folder = str(told.value).split("they are in ")[1].split(". Repeat")[0]
     assert own.read.parquet(folder).count() == 1
     dedup.finish()
     dedup.split(keys(own, "b"), batch_id=5)

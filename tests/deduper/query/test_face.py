@@ -29,7 +29,7 @@ def test_all_names_are_there_and_typed() -> None:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             typed.add(node.target.id)
     assert {name for name in typed if not name.startswith("_load")} - {"__all__"} == set(deduper.__all__)
-    assert dir(deduper) == deduper.__all__
+    assert dir(deduper) == sorted(deduper.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         deduper.nothing  # type: ignore[attr-defined]  # noqa: B018 - asking for it is the test
 

@@ -1,0 +1,138 @@
+"""A user's query with `Deduper` beside the same query with Spark's dedup and without any, in turns.
+
+    python -m tests.bench.bench_query --format parquet --rows 500000 --batches 7 --rounds 2
+
+Payloads never repeat, 5 % of the keys do; two files a batch. `unique` goes to Parquet in all of them,
+and the Deduper's other three ports too. Each contender runs in a process of its own, with a session as a user has one.
+It prints the median of Spark's `triggerExecution` over the batches but the first two, in ms, and the ratio to the
+Deduper's. `--rows 1000` is for small batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import DataFrame, SparkSession
+
+from deduper import Deduper, EventTime
+from deduper.bench.contenders import CONTENDERS
+
+SCHEMA = "user string, id bigint, ts timestamp, payload string"
+NAMES = ("deduper", "none", "watermark-rocksdb-tuned", "watermark-rocksdb-tuned-changelog", "watermark-hdfs")
+_FILES = 2
+_WARM = 2
+_REPEATED = 0.05
+
+
+def make_input(folder: Path, kind: str, rows: int, batches: int) -> None:
+    """Two files a batch; times go on by a second a batch, so nothing expires."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(7)
+    known = 0
+    for number in range(_FILES * batches):
+        count = rows // _FILES
+        again = int(count * _REPEATED) if known else 0
+        ids = np.concatenate([np.arange(known, known + count - again), rng.integers(0, max(1, known), again)])
+        known += count - again
+        rng.shuffle(ids)
+        micros = 1_790_000_000_000_000 + number * 500_000 + np.arange(count)
+        table = pa.table(
+            {
+                "user": pa.array([f"user-{one % 100_003}" for one in ids.tolist()]),
+                "id": pa.array(ids),
+                "ts": pa.array(micros, pa.timestamp("us", "UTC")),
+                "payload": pa.array([word.hex() for word in np.frombuffer(rng.bytes(50 * count), "S50").tolist()]),
+            }
+        )
+        path = folder / f"{number:05}.{kind}"
+        if kind == "parquet":
+            parquet.write_table(table, path)
+        else:
+            with path.open("w") as lines:
+                for row in table.to_pylist():
+                    lines.write(json.dumps({**row, "ts": row["ts"].isoformat()}) + "\n")
+        os.utime(path, (1_700_000_000 + number,) * 2)
+
+
+def run(name: str, kind: str, source: Path, work: Path) -> list[float]:
+    """Milliseconds of every batch."""
+    settings = {} if name in ("deduper", "none") else CONTENDERS[name].settings
+    builder = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.memory", "4g").config("spark.sql.shuffle.partitions", str(os.cpu_count()))
+    builder = builder.config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+    for setting, value in settings.items():
+        builder = builder.config(setting if setting.startswith("spark.") else f"spark.hadoop.{setting}", value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", _FILES).format(kind).load(str(source))
+    write: Callable[[DataFrame, int], object] = lambda rows, _: rows.write.mode("append").parquet(f"{work}/unique")  # noqa: E731
+    if name == "deduper":
+        rule = EventTime("ts", period="24 hours", lookup="all_live", max_ahead_of_now="off")
+        dedup = Deduper(f"rocksdb:{work}/state", key=["user", "id"], expiry=rule)
+        write = dedup.into(**{port: work / port for port in ("unique", "duplicate", "expired", "error")})
+    elif name != "none":
+        stream = stream.withWatermark("ts", "24 hours").dropDuplicatesWithinWatermark(["user", "id"])
+    query = stream.writeStream.foreachBatch(write).option("checkpointLocation", f"{work}/checkpoint")
+    started = query.trigger(availableNow=True).start()
+    started.awaitTermination()
+    if name == "deduper":
+        dedup.close()
+    took = [p["durationMs"]["triggerExecution"] for p in started.recentProgress if p["numInputRows"]]
+    print(json.dumps({"ms": took, "unique": session.read.parquet(f"{work}/unique").count()}), flush=True)
+    return took
+
+
+def main() -> None:
+    """Run all contenders in turns, or one of them here."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--format", choices=("parquet", "json"), default="parquet")
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--batches", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--contenders", default=",".join(NAMES))
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        run(asked.one, asked.format, asked.work / "in", asked.work / "run")
+        return
+    work = Path(tempfile.mkdtemp()) if asked.work is None else asked.work
+    make_input(work / "in", asked.format, asked.rows, asked.batches)
+    took: dict[str, list[float]] = {}
+    unique = set()
+    for _ in range(asked.rounds):
+        for name in asked.contenders.split(","):
+            shutil.rmtree(work / "run", ignore_errors=True)
+            again = [sys.executable, "-m", "tests.bench.bench_query", "--format", asked.format, "--one", name]
+            environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+            told = subprocess.run(
+                [*again, "--work", str(work)], env=environment, check=True, stdout=subprocess.PIPE, text=True
+            )
+            answer = json.loads(told.stdout.splitlines()[-1])
+            took.setdefault(name, []).extend(answer["ms"][_WARM:])
+            if name != "none":
+                unique.add(answer["unique"])
+    assert len(unique) <= 1, unique
+    print(f"{asked.format}, {asked.rows:,} rows a batch, load {os.getloadavg()[0]:.1f}; unique {unique}")
+    ours = median(took["deduper"]) if "deduper" in took else 0
+    for name, all_ms in took.items():
+        middle = median(all_ms)
+        ratio = f"{middle / ours:6.2f}" if ours else ""
+        print(f"{name:36} {middle:8.0f} ms {ratio}   {min(all_ms):.0f} to {max(all_ms):.0f}")
+    shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    main()
