@@ -21,6 +21,8 @@ from deduper.columns import Column, parse_columns
 from deduper.config.load import load_config, read_settings
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError
+from deduper.config.query import FILE_NAME as QUERY_FILE
+from deduper.config.query import query_of
 from deduper.errors import UsageError
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.sinks.names import staging_homes
@@ -46,7 +48,11 @@ class RangeStreamError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store's log and pieces. `config` is None when the store was named without one: then no period is known."""
+    """A store's log and pieces.
+
+    `config` is None when the store was named without one, and is no `Deduper`'s, which leaves its own: then no period
+    is known.
+    """
 
     url: str
     config: Config | None
@@ -116,6 +122,8 @@ def open_store(target: str) -> OpenStore:
         raise StoreMissingError(f"{root}: there is no store {found}") from error
     if _STREAM in log.manifest.settings:
         raise RangeStreamError(f"{root}: this is a range stream's store; only `deduper status` shows it", root)
+    if config is None and (root / QUERY_FILE).exists():
+        config = query_of((root / QUERY_FILE).read(), url)
     return OpenStore(url, config, log, open_backend(url))
 
 

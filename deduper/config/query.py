@@ -6,18 +6,19 @@ has two kinds of its own; all other settings are those of a job, with the same c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from deduper.columns import Column, backticked
+from deduper.columns import Column, ColumnType, DdlError, backticked, parse_columns
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink
 from deduper.config.messages import findings
 from deduper.config.model import Config
-from deduper.config.problems import ConfigError, Finding, Place, Problem
+from deduper.config.problems import ConfigError, Finding, Place, Problem, is_secret
 from deduper.config.sections import PORTS, FunctionSink, NoneSink, SinksConfig
 from deduper.config.values import Section
 
@@ -95,6 +96,43 @@ def query_config(settings: Mapping[str, Any], source: QuerySource, sinks: Mappin
     _require_none(found)
     assert isinstance(config, QueryConfig)
     return config
+
+
+FILE_NAME = "query.json"
+"""In the store: the settings of the Deduper that owned it last, for the commands that look at stores."""
+
+
+def described(config: QueryConfig) -> bytes:
+    """A configuration as JSON, without secrets."""
+    values = config.model_dump(mode="json", by_alias=True, exclude={"source"})
+    for sink in values["sinks"].values():
+        options = sink.get("options", {})
+        sink.pop("options", None)
+        kept = {name: value for name, value in options.items() if not is_secret(name)}
+        sink |= {"options": kept} if kept else {}
+    columns = [[column.name, column.type.text] for column in config.source.parsed_columns]
+    return json.dumps({"settings": values, "columns": columns}, indent=1, sort_keys=True).encode()
+
+
+def query_of(description: bytes, url: str) -> QueryConfig | None:
+    """The configuration that `described` wrote, with the store where it is now; None of anything else."""
+    try:
+        found = json.loads(description)
+        settings, columns = dict(found["settings"]), tuple(column_of(name, text) for name, text in found["columns"])
+        sinks = settings.pop("sinks")
+        settings["store"] = {**settings["store"], "url": url}
+        return query_config(settings, QuerySource(parsed_columns=columns, arrow=()), sinks)
+    except (ValueError, KeyError, TypeError, ConfigError):
+        return None
+
+
+def column_of(name: str, text: str) -> Column:
+    """A column by Spark's name for its type; one that no job can declare cannot be a key, and is not looked at."""
+    try:
+        (column,) = parse_columns(f"x {text}")
+    except DdlError:
+        return Column(name, ColumnType("struct", text))
+    return Column(name, column.type)
 
 
 def _keys_are_exact(config: Config | None) -> list[Finding]:

@@ -17,12 +17,14 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from bucket_store.places.place import Place
 from deduper.config.load import load_config
-from deduper.config.query import QueryConfig, QuerySource, query_config, require_settings
+from deduper.config.query import FILE_NAME, QueryConfig, QuerySource, described, query_config, require_settings
 from deduper.config.sections import PORTS
 from deduper.errors import UnfinishedWindowError, UsageError
 from deduper.query.batches import Answer, answer
@@ -37,6 +39,9 @@ from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
 from deduper.window.opened import opened_runner
 from deduper.window.recovery import owned_store, publish_unmarked, reason_to_stop, recover, unpublished
 from deduper.window.runner import Batch
+
+if TYPE_CHECKING:
+    from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +73,7 @@ class Deduper:
         digest: `fast`, or `secure` for input from attackers.
         shards: slices of the key space, judged side by side.
         memory: the most bytes of tables in memory, over all processes: `2GiB`.
+        metrics_port: serve the metrics of a job on this port of 127.0.0.1, for Prometheus, while the store is open.
         on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
         take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
         settings: any other setting of `store` (`table_disk`, `tables`, `piece_cache`, `first_seen`), `shared_folders`,
@@ -94,6 +100,7 @@ class Deduper:
         digest: Literal["fast", "secure"] = "fast",
         shards: int | None = None,
         memory: str | int | None = None,
+        metrics_port: int | None = None,
         on_new_checkpoint: Literal["warn", "refuse"] = "warn",
         take_over: bool = False,
         **settings: Any,
@@ -113,6 +120,7 @@ class Deduper:
                 "null_keys": null_keys,
                 "digest": digest,
                 "store": {one: value for one, value in of_store.items() if value is not None},
+                **({} if metrics_port is None else {"metrics": {"port": metrics_port}}),
                 **settings,
             },
             on_new_checkpoint=on_new_checkpoint,
@@ -304,6 +312,7 @@ class _OpenStore:
         self._rows = StagedRows(session, config, rows.schema)
         self._tuples = FrameTuples(rows.schema, are_sent=bool(config.topic_ports))
         with contextlib.ExitStack() as stack:
+            self._metrics = stack.enter_context(_metrics(config))
             self._owned = stack.enter_context(owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us))
             self._log = self._owned.log
             self._calls = FunctionCalls(self._rows, self._log, config.name, functions or {})
@@ -327,6 +336,9 @@ class _OpenStore:
                 )
             )
             recover(config, self._owned, self._topics, handed, is_held=is_held)
+            _describe(config, self._log.root / FILE_NAME)
+            if self._metrics is not None:
+                self._metrics.opened(self._log)
             self._runner = stack.enter_context(
                 opened_runner(
                     config,
@@ -344,7 +356,7 @@ class _OpenStore:
 
     def fits(self, session: SparkSession, rows: DataFrame) -> bool:
         """Whether these rows can be judged by what is open: the same context, the same columns."""
-        return session.sparkContext is self._context and rows.schema == self._schema
+        return session.sparkContext is self._context and _typed(rows.schema) == _typed(self._schema)
 
     def judge(self, query_id: str, batch_id: int, batch: DataFrame) -> None:
         """Judge a batch and hand it to its ports, unless that was done."""
@@ -415,9 +427,13 @@ class _OpenStore:
         self._calls.judging = state.next_window
         source = FrameBatch.of(self._tuples.of(rows), query_id, batch_id, extra=state.extra)
         number = state.next_window if batch_id is None else batch_id
+        metrics = self._metrics
         try:
-            self._runner.run(Batch(query_id, number, source))
+            with contextlib.nullcontext() if metrics is None else metrics.window():
+                self._runner.run(Batch(query_id, number, source), None if metrics is None else metrics.window_ended)
         except Exception as exc:
+            if metrics is not None:
+                metrics.failed("window")
             raise reason_to_stop(self._log, exc) from exc
 
     def _taken(self, *, replayed: bool) -> Ports:
@@ -426,6 +442,26 @@ class _OpenStore:
         outputs = self._log.state.outputs[number] if number in unpublished(self._log) else ()
         unique, duplicate, expired, error = (self._rows.of(port, outputs) for port in PORTS)
         return Ports(unique, duplicate, expired, error, self._calls.window(number, replayed=replayed))
+
+
+def _metrics(config: QueryConfig) -> contextlib.AbstractContextManager[JobMetrics | None]:
+    if config.metrics is None:
+        return contextlib.nullcontext()
+    from deduper.service.metrics_server import serving_metrics
+
+    return serving_metrics(config, config.metrics, wall_clock_us)
+
+
+def _typed(schema: StructType) -> list[tuple[str, str]]:
+    """Names and types; a column that may hold nulls is the same as one that may not."""
+    return [(field.name, field.dataType.simpleString()) for field in schema]
+
+
+def _describe(config: QueryConfig, place: Place) -> None:
+    """Leave the settings in the store, for the commands that look at it; nothing here reads them."""
+    description = described(config)
+    if not place.exists() or place.read() != description:
+        place.replace(description)
 
 
 def _identity(session: SparkSession, batch_id: int | None) -> tuple[str, int | None]:

@@ -1,7 +1,7 @@
 """A batch of a query that somebody else has written: a DataFrame, read once, by Spark.
 
-Its source partitions are the partitions of the DataFrame, which are known once it was read. A row's place is the batch
-and the row's number in it: `batch 12 of query 5f0c11aa`, row 4711.
+Its source partitions are the partitions of the DataFrame, which are known once it was read. A row's place is its number
+in one of them: `batch 12 of query 5f0c11aa, partition 3`, row 4711.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deduper.columns import Column, ColumnType, DdlError, backticked, parse_columns
+from deduper.columns import Column, backticked
+from deduper.config.query import column_of
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
@@ -70,16 +71,8 @@ class FrameColumns:
                 raise UsageError(
                     f"column `{field.name}` is {exc}, which Spark hands to no Python; cast it, for instance to string"
                 ) from None
-        return cls(tuple(Column(field.name, _type(field.dataType.simpleString())) for field in schema), tuple(arrow))
-
-
-def _type(text: str) -> ColumnType:
-    """A type by Spark's name for it; one that no job can declare cannot be a key, and is not looked at."""
-    try:
-        (column,) = parse_columns(f"x {text}")
-    except DdlError:
-        return ColumnType("struct", text)
-    return column.type
+        columns = [column_of(field.name, field.dataType.simpleString()) for field in schema]
+        return cls(tuple(columns), tuple(arrow))
 
 
 class FrameTuples:
@@ -117,7 +110,7 @@ class FrameBatch:
     @classmethod
     def of(cls, tuples: DataFrame, query_id: str, batch_id: int | None, *, extra: Mapping[str, Any]) -> FrameBatch:
         """A batch that was not read, as `FrameTuples` makes it. `extra` is that of the newest commit record."""
-        unread = BatchPartition(_name(query_id, batch_id), _digest(query_id, batch_id, 0), version=0, end=0)
+        unread = _partition(query_id, batch_id, 0, rows=0)
         return cls(tuples, query_id, batch_id, tuple(last_batches(extra).items()), (unread,))
 
     @property
@@ -151,15 +144,12 @@ class FrameBatch:
         }
 
     def _read_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
-        """One for each partition of the DataFrame up to the last with rows; positions go on from one to the next."""
+        """One for each partition of the DataFrame up to the last with rows."""
         rows = {receipt.first_order >> POSITION_BITS: receipt.rows for receipt in receipts if receipt.rows}
-        partitions, start = [], 0
-        for ordinal in range(max(rows, default=0) + 1):
-            end = start + rows.get(ordinal, 0)
-            name, digest = self.partitions[0].name, _digest(self.query_id, self.batch_id, ordinal)
-            partitions.append(BatchPartition(name, digest, version=0, start=start, end=end))
-            start = end
-        return tuple(partitions)
+        return tuple(
+            _partition(self.query_id, self.batch_id, ordinal, rows=rows.get(ordinal, 0))
+            for ordinal in range(max(rows, default=0) + 1)
+        )
 
 
 def last_batches(extra: Mapping[str, Any]) -> dict[str, int]:
@@ -197,11 +187,8 @@ def _record(schema: StructType) -> SparkColumn:
     )
 
 
-def _name(query_id: str, batch_id: int | None) -> str:
-    if batch_id is None:
-        return "rows"
-    return f"batch {batch_id}" + (f" of query {query_id[:8]}" if query_id else "")
-
-
-def _digest(query_id: str, batch_id: int | None, ordinal: int) -> bytes:
-    return blake2b(f"{query_id}/{batch_id}/{ordinal}".encode(), digest_size=16).digest()
+def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:
+    """A source partition; no two of a window have one name, by which rows are found again."""
+    batch = "rows" if batch_id is None else f"batch {batch_id}" + (f" of query {query_id[:8]}" if query_id else "")
+    digest = blake2b(f"{query_id}/{batch_id}/{ordinal}".encode(), digest_size=16).digest()
+    return BatchPartition(f"{batch}, partition {ordinal}", digest, version=0, end=rows)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import random
 import shutil
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -17,17 +18,21 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 import deduper
 from bucket_store import failpoints
 from deduper import ConfigError, Deduper, EventTime, Never, OldCheckpointError, Ports, UsageError, Window
+from deduper.admin.keys.explain import explain
+from deduper.admin.open_store import open_store
+from deduper.admin.verify.run import verify_store
+from deduper.config.query import QuerySource, column_of, described, query_config, query_of
 from deduper.errors import NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import dedup as query_dedup
 from tests import tiers
 from tests.deduper.engine import comparable
 from tests.deduper.streams import Stream, random_stream
 from tests.oracle import Oracle
+from tests.ports import free_port
 from tests.spark.test_job_oracle import expiry_section, schema, table
 
 pytestmark = pytest.mark.spark
@@ -151,29 +156,27 @@ def _answers(taken: Taken, windows: list[Any]) -> list[list[list[Any]]]:
         assert not about.replayed
         for row in rows:
             told = row["_dedup"]
-            partition, position = _place(windows[about.number].partitions, told["position"])
-            assert told["source"] == f"batch {about.batch_id} of query q"
+            batch, partition, position = _place(told)
+            assert batch == f"batch {about.batch_id} of query q"
             assert answers[about.number][partition][position] is None, "a row left twice"
-            answers[about.number][partition][position] = (port, told["reason"] or "", _first(told, windows))
+            answers[about.number][partition][position] = (port, told["reason"] or "", _first(told))
     return answers
 
 
-def _place(parts: list[list[Any]], row: int) -> tuple[int, int]:
-    for number, part in enumerate(parts):
-        if row < len(part):
-            return number, row
-        row -= len(part)
-    raise AssertionError("no such row")
+def _place(told: dict[str, Any]) -> tuple[str, int, int]:
+    """The batch, the partition, and the number in it."""
+    batch, _, partition = told["source"].partition(", partition ")
+    return batch, int(partition), told["position"]
 
 
-def _first(told: dict[str, Any], windows: list[Any]) -> Any:
+def _first(told: dict[str, Any]) -> Any:
     first = told["first_seen"]
     if first is None:
         return None
     expiry = first["expiry"]
     if hasattr(expiry, "timestamp"):
         expiry = round(expiry.timestamp() * 1_000_000)
-    return first["window"], *_place(windows[first["window"]].partitions, first["position"]), expiry or 0
+    return first["window"], *_place(first)[1:], expiry or 0
 
 
 def test_each_row_of_the_table(own: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -498,13 +501,14 @@ def test_ports_are_checked(tmp_path: Path) -> None:
 
 
 def test_rows_between_partitions_keep_their_places(own: SparkSession, tmp_path: Path) -> None:
-    """A row's number is its number in the batch, over all partitions, empty ones among them."""
+    """A row's number is its number in its partition, be others empty."""
     rows = own.range(0, 10, 1, 5).filter("id > 3").selectExpr("CAST(id AS STRING) k")
     with a_deduper(tmp_path) as dedup:
-        found = dedup.split(rows).unique.select("k", "_dedup.position").collect()
-        assert sorted(found) == [(str(4 + number), number) for number in range(6)]
-        again = dedup.split(rows.union(rows)).duplicate.select("k", F.col("_dedup.first_seen.position")).collect()
-    assert Counter(map(tuple, again)) == Counter({(str(4 + number), number): 2 for number in range(6)})
+        found = dedup.split(rows).unique.select("k", "_dedup.source", "_dedup.position").collect()
+        places = [(str(4 + number), f"rows, partition {2 + number // 2}", number % 2) for number in range(6)]
+        assert sorted(found) == places
+        again = dedup.split(rows.union(rows)).duplicate.select("k", "_dedup.first_seen.*").drop("window", "expiry")
+        assert Counter(map(tuple, again.collect())) == Counter(dict.fromkeys(places, 2))
 
 
 @pytest.mark.night(but=["3"])
@@ -614,3 +618,36 @@ class History:
             assert Counter(key for key, _ in unique) == Counter(dict.fromkeys(new, 1))
             assert sorted(unique + copies) == sorted(rows), "a row is lost, or there twice"
             seen |= new
+
+
+def test_the_store_is_looked_at_as_a_jobs(own: SparkSession, tmp_path: Path) -> None:
+    """By its URL alone: verify reads all outputs, explain finds the copies; metrics have the dashboard's names."""
+    free = free_port()
+    dedup = a_deduper(tmp_path, metrics_port=free, name="clicks")
+    topic = deduper.TopicSink("unsent", "localhost:1", {"kafka.ssl.key.password": "hidden", "kafka.linger.ms": "5"})
+    with pytest.raises(UsageError):
+        dedup.into(unique=3, duplicate=topic, expired=None, error=None)  # type: ignore[arg-type]
+    write = dedup.into(unique=tmp_path / "unique", duplicate=tmp_path / "duplicate", expired=None, error=None)
+    write(keys(own, "a", "b", "a"), 0)
+    write(keys(own, "a", "c"), 1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{free}/metrics") as page:
+        text = page.read().decode()
+    assert 'deduper_job_info{expiry="never",name="clicks",source="query"' in text
+    assert 'deduper_records_total{verdict="duplicate"} 2.0' in text
+    store = open_store(f"file:{tmp_path}/state")
+    assert store.config is not None
+    assert verify_store(store, rows=True).findings == ()
+    found = explain(store, ["a"])
+    assert [copy.verdict for copy in found.copies] == ["unique", "duplicate", "duplicate"]
+    assert found.copies[0].place == "batch 0, partition 0:0"
+    dedup.close()
+    secret = query_config(
+        {"name": "x", "key": "k", "expiry": {"by": "never"}, "store": {"url": "file:/x"}},
+        QuerySource(parsed_columns=(column_of("k", "string"),), arrow=()),
+        {port: {"format": "none"} for port in PORTS} | {"unique": topic.section()},
+    )
+    assert b"hidden" not in described(secret)
+    again = query_of(described(secret), "file:/y")
+    assert again is not None
+    assert again.topic_ports["unique"].options == {"kafka.linger.ms": "5"}
+    assert query_of(b"{", "file:/y") is None
