@@ -6,6 +6,7 @@ deduper` alone costs neither PySpark nor NumPy. On the command line it is `dedup
     Deduper                                             verdicts for the batches of a query, in its `foreachBatch`
     EventTime, ProcessingTime, Ordered, Category, Never the rules by which it forgets keys
     ParquetSink, JsonSink, TopicSink                    ports with exactly once; Ports and Window, what functions get
+    PublishedWindows                                    a source of Spark's: the whole windows of a port
     load, upsert, delete, filter_exists, tag, read      loads of tables without duplicates; questions to them
     range_aggregate                                     what covers each event
     DeduperError, StoreError and their kinds            what a program may catch
@@ -43,6 +44,7 @@ _MODULES = {
     "Ports": "deduper.query.ports",
     "TopicSink": "deduper.query.ports",
     "Window": "deduper.query.ports",
+    "PublishedWindows": "deduper.query.published_windows",
     "load": "deduper.table.load",
     "Keep": "deduper.table.judge",
     "upsert": "deduper.table.change.upsert",
@@ -90,6 +92,7 @@ __all__ = [
     "ParquetSink",
     "Ports",
     "ProcessingTime",
+    "PublishedWindows",
     "SettingsChangedError",
     "StoreError",
     "StoreMissingError",

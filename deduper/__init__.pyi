@@ -20,6 +20,7 @@ from deduper.query.ports import ParquetSink as ParquetSink
 from deduper.query.ports import Ports as Ports
 from deduper.query.ports import TopicSink as TopicSink
 from deduper.query.ports import Window as Window
+from deduper.query.published_windows import PublishedWindows as PublishedWindows
 from deduper.query.rules import Category as Category
 from deduper.query.rules import EventTime as EventTime
 from deduper.query.rules import Never as Never
