@@ -17,6 +17,6 @@ lock() {
     --output-file "$1" "${@:2}"
   sed -i '1i # Written by scripts/lock.sh for Python 3.11; the image installs nothing that is not here.' "$1"
 }
-lock deploy/requirements.txt --extra hdfs --extra kafka --extra objects pyproject.toml "$@"
+lock deploy/requirements.txt --extra hdfs --extra kafka --extra objects --extra service pyproject.toml "$@"
 python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' |
   lock deploy/requirements-build.txt --allow-unsafe - "$@"

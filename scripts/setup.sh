@@ -66,9 +66,9 @@ make_venv() {
 setup_python() {
   local extras rank wanted has=0 of=""
   case "${1:-}" in
-    night) extras="kafka,test,fuzz,mutation" rank=3 ;;
-    test) extras="kafka,test" rank=2 ;;
-    *) extras="kafka" rank=1 ;;
+    night) extras="service,kafka,test,fuzz,mutation" rank=3 ;;
+    test) extras="service,kafka,test" rank=2 ;;
+    *) extras="service,kafka" rank=1 ;;
   esac
   make_venv
   wanted="$(sha256sum <"$REPO/pyproject.toml" | cut -d ' ' -f 1)"

@@ -71,7 +71,7 @@ def test_a_wheel_gives_a_first_result_without_the_clone(wheel: Path, tmp_path: P
     venv.create(tmp_path / "venv", with_pip=True)
     program = tmp_path / "venv" / "bin"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    install = [str(program / "pip"), "install", "--quiet", "--disable-pip-version-check", f"{wheel}[kafka]"]
+    install = [str(program / "pip"), "install", "--quiet", "--disable-pip-version-check", f"{wheel}[service,kafka]"]
     subprocess.run(install, check=True, cwd=tmp_path, env=environment)
     done = subprocess.run(
         [str(program / "deduper"), "quickstart", "--records", "2000"],

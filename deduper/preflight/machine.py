@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from deduper import DISTRIBUTION
 from deduper.diagnostics import note, warning
 from deduper.errors import UsageError
 from deduper.preflight.found import Found, Start
@@ -40,7 +41,7 @@ def spark(_: Start) -> Found:
     installed = installed_pyspark()
     if installed != RELEASE:
         what = f"PySpark {installed} is installed, and this release is tested with {RELEASE}"
-        yield warning("java", "spark", what, f"pip install pyspark=={RELEASE}")
+        yield warning("java", "spark", what, f"pip install '{DISTRIBUTION}[service]'")
 
 
 def python(_: Start) -> Found:

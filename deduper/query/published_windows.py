@@ -201,8 +201,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         published = self._port.published() if self._target is None else self._target
         if published + 1 < begin:
             raise IntegrityError(
-                f"{self._port.url}: windows up to {begin - 1} were read, and {published} is the last one now: the store "
-                "was taken back; read the port from its beginning, with a new checkpoint"
+                f"{self._port.url}: windows up to {begin - 1} were read, and {published} is the last one now: the "
+                "store was taken back; read the port from its beginning, with a new checkpoint"
             )
         most = limit.max_files if isinstance(limit, ReadMaxFiles) else published + 1
         return self._offset(min(published + 1, begin + most))

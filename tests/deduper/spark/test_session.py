@@ -12,7 +12,7 @@ import pytest
 
 from deduper.errors import DeduperError, UsageError
 from deduper.sources.open import worker_daemon
-from deduper.spark import session
+from deduper.spark import home, session
 from deduper.spark.home import require_own_spark
 from deduper.spark.java import require_java, require_user_name
 from deduper.spark.session import java_options
@@ -156,4 +156,11 @@ def test_a_spark_of_another_version_is_refused(
         require_own_spark()
         return
     with pytest.raises(UsageError, match=told.format(own=own)):
+        require_own_spark()
+
+
+def test_a_pyspark_that_is_too_old_for_a_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be there for a query with a `Deduper`, which asks for less."""
+    monkeypatch.setattr(home, "installed_pyspark", lambda: "4.1.3")
+    with pytest.raises(UsageError, match=r"PySpark 4\.1\.3 is installed, and a job needs .*stream-deduper\[service\]"):
         require_own_spark()
