@@ -32,6 +32,7 @@ from deduper.query.ports import FunctionCalls, Port, PortFunction, Ports, Staged
 from deduper.query.rules import Expiry
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
+from deduper.sinks.staging import staging_home
 from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, FrameTuples, last_batches
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _MASTER = "spark.master"
 _WAIT_US = 600_000_000
@@ -264,9 +266,11 @@ class Deduper:
                     take_over=self._take_over,
                     refuses_new=self._refuses_new,
                 )
+                self._take_over = False  # once: whoever takes this store over later keeps it
                 if self._finishes:
                     self._open.finish()
                     self._finishes = False
+            self._open.use(session)
             return act(self._open)
         except BaseException:
             self.close()
@@ -277,7 +281,14 @@ class Deduper:
         found = FrameColumns.of(rows.schema)
         source = QuerySource(parsed_columns=found.columns, arrow=found.arrow)
         spark = {_MASTER: session.sparkContext.master or DEFAULT_MASTER}
-        return query_config({**self._settings, "spark": spark}, source, sections(self._ports))
+        config = query_config({**self._settings, "spark": spark}, source, sections(self._ports))
+        home = staging_home(config)
+        if config.function_ports and home.names.scheme not in ("file", "hdfs"):
+            raise UsageError(
+                f"{home}: rows for functions are staged beside the store, where Spark cannot read them; give one of "
+                "the other ports a path on a disk or in HDFS, and they are staged there"
+            )
+        return config
 
 
 _OF_STORE = ("table_disk", "tables", "piece_cache", "first_seen")
@@ -358,6 +369,10 @@ class _OpenStore:
         """Whether these rows can be judged by what is open: the same context, the same columns."""
         return session.sparkContext is self._context and _typed(rows.schema) == _typed(self._schema)
 
+    def use(self, session: SparkSession) -> None:
+        """Functions get rows of this session, as their batch is."""
+        self._rows.session = session
+
     def judge(self, query_id: str, batch_id: int, batch: DataFrame) -> None:
         """Judge a batch and hand it to its ports, unless that was done."""
         if self._answer(query_id, batch_id) is Answer.JUDGE:
@@ -434,6 +449,12 @@ class _OpenStore:
         except Exception as exc:
             if metrics is not None:
                 metrics.failed("window")
+            missing = _MISSING.search(str(exc))
+            if missing is not None:
+                raise UsageError(
+                    f"the Python of Spark's workers has no module {missing[1]}: set PYSPARK_PYTHON to one that has "
+                    "this package, on every host, before the session starts"
+                ) from exc
             raise reason_to_stop(self._log, exc) from exc
 
     def _taken(self, *, replayed: bool) -> Ports:

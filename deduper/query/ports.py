@@ -185,7 +185,7 @@ class StagedRows:
     """Reads the staged rows of a window, with the columns of the query's DataFrame and `_dedup`."""
 
     def __init__(self, session: SparkSession, config: QueryConfig, schema: StructType) -> None:
-        self._session = session
+        self.session = session
         first_seen, scale = config.store.first_seen, config.expiry_key_scale
         # Parquet has no column without a type.
         self._untyped = [column.name for column in schema if isinstance(column.dataType, NullType)]
@@ -202,7 +202,7 @@ class StagedRows:
         paths = [_uri(output.staged) for output in outputs if output.port == port]
         schema = self._schemas[port]
         if not paths:
-            return self._complete(self._session.createDataFrame([], schema))
+            return self._complete(self.session.createDataFrame([], schema))
         # Of the session's own settings none may drop or shift a value.
         options = {
             "datetimeRebaseMode": "CORRECTED",
@@ -212,7 +212,7 @@ class StagedRows:
             "mergeSchema": "false",
             "recursiveFileLookup": "true",  # or names such as `day=1` above the files would become columns
         }
-        return self._complete(self._session.read.schema(schema).options(**options).parquet(*paths))
+        return self._complete(self.session.read.schema(schema).options(**options).parquet(*paths))
 
     def _complete(self, rows: DataFrame) -> DataFrame:
         for name in self._untyped:

@@ -16,9 +16,9 @@ from bucket_store.pieces.reader import PieceReader
 from bucket_store.tables import mapped
 from deduper.tasks import exchange
 from deduper.tasks.judge import judge
+from deduper.testing import Row, Settings
 from tests.crash import ledger
 from tests.deduper.small_service import Process, TaskRun, Trial, World, machine_of, said
-from tests.oracle import Row, Settings
 
 pytestmark = pytest.mark.crash
 

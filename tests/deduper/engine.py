@@ -22,8 +22,8 @@ from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_
 from deduper.core.digests import key_digest, shards_of
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
 from deduper.core.verdict import DUPLICATE_REASONS, Admission, Verdict, expiry_point, first_live_bucket
+from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import processing_point
-from tests.oracle import Answer, Row, Settings
 
 SALT = b"a salt of 16 byt"
 BUCKETS = 5

@@ -65,6 +65,7 @@ from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, write
+from deduper.testing import Answer, Row, Settings
 from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement, WindowJudge
@@ -72,7 +73,6 @@ from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
-from tests.oracle import Answer, Row, Settings
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so
 SECOND = 1_000_000

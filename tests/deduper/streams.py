@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from deduper.testing import Row, Settings
 from tests.deduper.engine import Shape
-from tests.oracle import Row, Settings
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

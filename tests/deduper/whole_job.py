@@ -38,9 +38,9 @@ from deduper.config.sections import PORTS
 from deduper.core.digests import key_digest
 from deduper.sinks.names import Attempt, FinalName, final_name
 from deduper.sources.files.source_file import source_digest
+from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import CATEGORIES, fixed_settings, settings_hash
 from tests.deduper.engine import BUCKETS, Engine, Shape
-from tests.oracle import Answer, Row, Settings
 
 _SIZES = ((20, 30), (0, 25, 40), (0, 25, 40))
 WALL_US = 1_740_000_000_000_000

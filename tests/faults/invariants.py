@@ -19,9 +19,9 @@ from bucket_store.pieces.piece import decode_piece
 from bucket_store.places.local import local_place
 from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, staging_homes
 from deduper.sources.files.judged import KnownFiles
+from deduper.testing import Answer
 from tests.faults.crash_disk import Disk, Machine, Nodes
 from tests.faults.service import Process, Rows, Scene
-from tests.oracle import Answer
 
 
 class Violation(AssertionError):

@@ -40,6 +40,7 @@ from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.protocol import SourceBatch
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import StagedFile
+from deduper.testing import Answer, Oracle, Row, Settings
 from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
@@ -48,7 +49,6 @@ from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.engine import Engine, Shape, comparable
 from tests.deduper.staged_file import staged_file
 from tests.faults.crash_disk import Disk, Machine
-from tests.oracle import Answer, Oracle, Row, Settings
 
 HOUR_US = 3_600_000_000
 BEGIN_US = 1_000 * HOUR_US

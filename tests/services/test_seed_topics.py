@@ -23,8 +23,8 @@ from deduper.admin.verify.run import verify_store
 from deduper.errors import UsageError
 from deduper.seeding.run import Statement, plan_seed, seed
 from deduper.seeding.source import SeedInput
+from deduper.testing import Oracle, Row, Settings
 from deduper.window.completeness import SEED_OPEN, complete_since
-from tests.oracle import Oracle, Row, Settings
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob
 from tests.services.kafka_traffic import Record, send

@@ -21,12 +21,12 @@ from deduper.sources.files import batch
 from deduper.tasks import exchange
 from deduper.tasks.executors import steps
 from deduper.tasks.readers import reading_tasks
+from deduper.testing import Oracle
 from deduper.window.jobs import cluster_run, window_sizes
 from deduper.window.jobs.cluster_run import ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
 from tests.deduper.streams import random_shape, random_stream
-from tests.oracle import Oracle
 from tests.spark.cluster import Cluster, cluster_of, executors, run_job
 from tests.spark.harness import PORTS, Job
 from tests.spark.test_job_oracle import (

@@ -12,7 +12,7 @@ from deduper.admin.move.reshard import reshard
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from deduper.errors import exit_code_of
-from tests.oracle import Oracle, Row, Settings
+from deduper.testing import Oracle, Row, Settings
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from deduper.testing import Answer, Oracle
 from tests.deduper.engine import Shape, comparable
 from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream
-from tests.oracle import Answer, Oracle
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark

@@ -28,10 +28,10 @@ from deduper.admin.verify.run import verify_store
 from deduper.config.query import QuerySource, column_of, described, query_config, query_of
 from deduper.errors import NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import dedup as query_dedup
+from deduper.testing import Oracle
 from tests import tiers
 from tests.deduper.engine import comparable
 from tests.deduper.streams import Stream, random_stream
-from tests.oracle import Oracle
 from tests.ports import free_port
 from tests.spark.test_job_oracle import expiry_section, schema, table
 
@@ -486,6 +486,22 @@ def test_one_store_has_one_owner(own: SparkSession, tmp_path: Path) -> None:
         first.split(keys(own, "d"))
     third.close()
     first.close()
+
+
+def test_workers_without_the_package_are_named(own: SparkSession, tmp_path: Path) -> None:
+    """With the variable to set, not Spark's traceback alone."""
+    numbers = own.sparkContext.parallelize([1], 1).map(lambda _: (__import__("nowhere").name,))
+    with pytest.raises(UsageError, match="workers has no module nowhere: set PYSPARK_PYTHON"):
+        a_deduper(tmp_path).split(own.createDataFrame(numbers, "k string"))
+
+
+def test_functions_need_a_place_that_spark_reads(own: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a store in an object store are staged there."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    dedup = Deduper("s3://bucket/prefix", key="k", expiry=Never())
+    write = dedup.into(**Taken().ports())
+    with pytest.raises(UsageError, match="rows for functions are staged beside the store"):
+        write(keys(own, "a"), 0)
 
 
 def test_ports_are_checked(tmp_path: Path) -> None:

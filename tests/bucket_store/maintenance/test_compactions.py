@@ -16,11 +16,11 @@ from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.piece import PieceRef
 from deduper.admin.verify.findings import Check
 from deduper.admin.verify.run import verify_store
+from deduper.testing import Row, Settings
 from deduper.window import policy
 from tests.bucket_store.log_samples import piece
 from tests.deduper.small_service import Process, Trial, World, machine_of
 from tests.deduper.whole_job import KINDS, Kind, WholeJob
-from tests.oracle import Row, Settings
 
 ORDERED = Settings(by="ordered", period=60, span=10, lookup="own_bucket", clock="batch")
 TASK = CompactionTask((piece(0), piece(1)), "ab" * 16, 1, None, None)

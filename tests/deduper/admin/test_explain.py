@@ -25,12 +25,12 @@ from deduper.columns import parse_columns
 from deduper.config.kafka.sections import KafkaSink
 from deduper.core.digests import KeyValue
 from deduper.errors import UsageError
+from deduper.testing import Row, Settings
 from tests.deduper.admin.test_forecast import KEYS, opened, rows_of
 from tests.deduper.cli.test_terminal import check_lines, printed, words
 from tests.deduper.published_store import Kind, PublishedStore
 from tests.deduper.small_service import BEGIN_US, SECOND, Process, Trial, World, machine_of
 from tests.deduper.window.test_state_machine import trials
-from tests.oracle import Row, Settings
 from tests.tiers import examples
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,9 @@ from deduper.admin.inspect import inspect_key
 from deduper.admin.keys.forecast import CopyForecast, category_of, new_category
 from deduper.admin.open_store import OpenStore
 from deduper.core.categories import CategoryState
+from deduper.testing import Row
 from tests.deduper.small_service import BEGIN_US, SECOND, Process, Trial, World, machine_of
 from tests.deduper.window.test_state_machine import trials
-from tests.oracle import Row
 from tests.tiers import examples
 
 KEYS = ("a", "b", "c", None)

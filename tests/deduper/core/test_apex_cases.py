@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from deduper.testing import Oracle, Row, Settings
 from tests.deduper.engine import Engine, Shape, comparable
-from tests.oracle import Oracle, Row, Settings
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent.parent / "data" / "apex_cases.json").read_text())
 _US = {"s": 1_000_000, "ms": 1_000}

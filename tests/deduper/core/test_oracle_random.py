@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deduper.testing import Answer, Oracle, Row, Settings
 from tests import tiers
 from tests.deduper.engine import Engine, Memory, Shape, comparable
 from tests.deduper.store_memory import StoreMemory
 from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream
-from tests.oracle import Answer, Oracle, Row, Settings
 
 
 def seeds(at_night: int) -> range:

@@ -9,11 +9,11 @@ import pytest
 
 from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.table_file import LEAST_SLACK, capacity_for, file_bytes
+from deduper.testing import Row, Settings
 from tests.deduper.core.test_oracle_random import check
 from tests.deduper.engine import Engine, Shape
 from tests.deduper.store_memory import StoreMemory
 from tests.deduper.streams import Stream, Window
-from tests.oracle import Row, Settings
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from deduper.testing import Oracle, Row, Settings
 from tests.deduper.engine import Engine, Shape, comparable
-from tests.oracle import Oracle, Row, Settings
 
 ORDERED = Settings("ordered", period=10, span=5)
 LETTERS = {"unique": "U", "duplicate": "D", "expired": "X", "error": "E"}

@@ -15,7 +15,7 @@ from deduper.core.verdict import Verdict
 from deduper.leaks.estimate import of_count, of_difference
 from deduper.leaks.meter import KINDS, LeakMeter, LeakSettings
 from deduper.leaks.sample import SampledRecords, in_sample
-from tests.oracle import Oracle, Row, Settings
+from deduper.testing import Oracle, Row, Settings
 
 PERIOD, SPAN, MEMORY = 40, 10, 80
 SETTINGS = LeakSettings(

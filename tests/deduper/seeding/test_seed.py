@@ -25,8 +25,8 @@ from deduper.cli.main import app
 from deduper.errors import UsageError, exit_code_of
 from deduper.seeding.run import SeedReport, Statement, plan_seed, seed
 from deduper.seeding.source import SeedInput
+from deduper.testing import Oracle, Row, Settings
 from deduper.window.completeness import complete_since, is_complete
-from tests.oracle import Oracle, Row, Settings
 from tests.spark.harness import Job
 
 pytestmark = pytest.mark.slow

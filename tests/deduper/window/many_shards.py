@@ -29,11 +29,11 @@ from deduper.tasks.judge import JudgeTask
 from deduper.tasks.read import ReadTask
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask
+from deduper.testing import Settings
 from deduper.window import policy
 from deduper.window.attempt import WindowJudge
 from deduper.window.runner import Batch, WindowRunner
 from tests.deduper.small_service import BEGIN_US, Trial
-from tests.oracle import Settings
 
 HOUR_US = 3_600_000_000
 WINDOW_US = 30_000_000

@@ -20,12 +20,12 @@ from deduper.sinks.names import STAGING
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.write import WriteReceipt, WriteTask
+from deduper.testing import Row, Settings
 from deduper.window import exchange_folder
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
 from deduper.window.runner import Batch
 from tests.deduper.small_service import Process, SmallJobs, TaskKilled, Trial, Trouble, World, armed, machine_of
-from tests.oracle import Row, Settings
 
 ROWS = [[Row(("a",)), Row(("b",))], [Row(("a",))]]
 

@@ -18,11 +18,11 @@ from deduper.core.kernels import measure_misses
 from deduper.leaks.figures import LeakFigures
 from deduper.leaks.meter import KINDS
 from deduper.tasks import judge as judge_task
+from deduper.testing import Row, Settings
 from deduper.window.accessories import leak_watch
 from deduper.window.accessories.leak_watch import LeakWatch, leak_settings, sample_bits, stored_figures
 from tests.deduper.leaks.test_meter import MEMORY, PERIOD, missed, settings_of, stream
 from tests.deduper.small_service import Process, Trial, World, machine_of
-from tests.oracle import Row, Settings
 
 pytestmark = pytest.mark.slow
 

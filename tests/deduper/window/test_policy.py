@@ -9,10 +9,10 @@ import pytest
 
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
+from deduper.testing import Row, Settings
 from deduper.window import policy
 from tests.bucket_store.log_samples import piece
 from tests.deduper.small_service import Process, Trial, World, machine_of
-from tests.oracle import Row, Settings
 
 PERIOD, SPAN, LATEST = 20, 10, 45
 """The expiry point is 25, and the least bucket that lives is 2: [20, 30)."""

@@ -41,6 +41,7 @@ from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.receipts import Receipt
+from deduper.testing import Settings
 from deduper.window import left_sources, policy, publishing, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
@@ -50,7 +51,6 @@ from tests.bucket_store.maintenance.in_process import InProcess
 from tests.bucket_store.table_samples import entries_of, random_keys
 from tests.deduper.small_service import BEGIN_US, Trial
 from tests.deduper.staged_file import staged_file
-from tests.oracle import Settings
 from tests.tiers import is_night
 
 SECOND_US = 1_000_000

@@ -47,6 +47,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from deduper.core.verdict import expiry_point
 from deduper.sinks.names import PUBLISHED, FinalName, staging_homes
+from deduper.testing import Answer, Oracle, Row, Settings
 from deduper.window import policy, publishing
 from tests import notes, tiers
 from tests.deduper.engine import comparable
@@ -66,7 +67,6 @@ from tests.deduper.small_service import (
     run_again,
 )
 from tests.deduper.store_checks import check_no_key_twice, check_tables, piece_entries
-from tests.oracle import Answer, Oracle, Row, Settings
 
 FIGURES: Counter[str] = Counter()
 """What the runs of this process did."""

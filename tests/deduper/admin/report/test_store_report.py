@@ -20,10 +20,10 @@ from deduper.admin.report.collect import Report, report_of
 from deduper.admin.report.page import page
 from deduper.cli.views.report import render
 from deduper.config.sections import LeakMeterConfig
+from deduper.testing import Row, Settings
 from tests.deduper.leaks.test_meter import settings_of, stream
 from tests.deduper.small_service import Process, Trial, World, machine_of
 from tests.deduper.window.test_leak_watch import run, texts
-from tests.oracle import Row, Settings
 
 pytestmark = pytest.mark.slow
 CANARY = "canary-7f3a"

@@ -12,13 +12,13 @@ import pytest
 from deduper.config.model import Config
 from deduper.spark.placing import Executor
 from deduper.tasks.executors.host_folder import HostFolder
+from deduper.testing import Settings
 from deduper.window.jobs import cluster as cluster_jobs
 from deduper.window.jobs import executor_tasks
 from deduper.window.jobs.cluster import ClusterJobs
 from deduper.window.jobs.executor_tasks import ExecutorTasks, tasks_may_stay
 from tests.deduper.kafka_configs import BASE, loaded
 from tests.deduper.small_service import Trial
-from tests.oracle import Settings
 
 
 def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

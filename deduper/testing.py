@@ -1,15 +1,24 @@
-"""A deduper as it is described: one tuple after the other, big ints and dicts, slow and plain.
+"""A deduper as SEMANTICS.md describes it: one tuple after the other, big ints and dicts, slow and plain.
 
-It shares nothing with the service. Windows go in, as lists of source partitions, as lists of rows in source order;
-what comes out has the same shape: (port, reason, first copy) of every row, the first copy being (window, source
-partition, position, expiry key), None unless the row is a duplicate.
+`verdicts` judges rows as a `Deduper` would, without Spark and without a store: for tests of your own rules. The tests
+of the service hold it against the `Oracle` below, which shares nothing with it. Windows go in, as lists of source
+partitions, as lists of rows in source order; what comes out has the same shape: (port, reason, first copy) of every
+row, the first copy being (window, source partition, position, expiry key), None unless the row is a duplicate.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+from pydantic import TypeAdapter
+
+from deduper.config.expiry import ExpiryConfig
+from deduper.query.rules import Expiry
+from deduper.units import UNIT_US
 
 Answer = tuple[str, str, tuple[int, int, int, Any] | None]
 
@@ -135,3 +144,74 @@ class Oracle:
         if s.by in ("event_time", "ordered") and s.lookup == "own_bucket":
             return (math.floor(expiry / s.span) if isinstance(expiry, float) else expiry // s.span), key
         return "everywhere", key
+
+
+class Judged(NamedTuple):
+    """The verdict on a row: port, reason (empty for unique rows), and of a duplicate (batch, row) of its first copy."""
+
+    port: str
+    reason: str
+    first: tuple[int, int] | None
+
+
+def verdicts(
+    batches: Iterable[Sequence[Mapping[str, Any]]],
+    *,
+    key: str | Sequence[str],
+    expiry: Expiry,
+    null_keys: Literal["error", "allow"] = "error",
+    now: datetime | None = None,
+) -> list[list[Judged]]:
+    """What a `Deduper` with these settings says of rows, batch by batch; each batch is one partition.
+
+    Args:
+        batches: rows as mappings from columns to values; times are `datetime` (UTC if they have no zone).
+        key, expiry, null_keys: as of a `Deduper`.
+        now: the wall clock at all batches, for `max_ahead_of_now` and `ProcessingTime`; by default that of the machine.
+
+    >>> from deduper import EventTime
+    >>> at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    >>> rows = [{"id": 1, "ts": at}, {"id": 1, "ts": at + timedelta(hours=1)}, {"id": 2, "ts": at - timedelta(days=1)}]
+    >>> rule = EventTime("ts", period="24h", lookup="all_live")
+    >>> for judged in verdicts([rows], key="id", expiry=rule, now=at)[0]:
+    ...     print(judged.port, judged.reason, judged.first)
+    unique  None
+    duplicate same_window (0, 0)
+    expired older_than_period None
+    """
+    section: Any = TypeAdapter(ExpiryConfig).validate_python(expiry.section())
+    names = [key] if isinstance(key, str) else list(key)
+    oracle = Oracle(
+        Settings(
+            by=section.by,
+            period=getattr(section, "period", 0),
+            span=getattr(section, "span", 0),
+            lookup=getattr(section, "lookup", "own_bucket"),
+            clock=getattr(section, "clock", "arrival"),
+            ahead=getattr(section, "max_ahead_of_now", None),
+            jump=getattr(section, "max_jump", None),
+            null_keys=null_keys,
+            live_categories=getattr(section, "live_categories", 1),
+            remember_dropped=getattr(section, "remember_dropped", 10_000),
+        )
+    )
+    now_us = _micros(datetime.now(UTC) if now is None else now)
+    found = []
+    for batch in batches:
+        rows = [Row(tuple(row[name] for name in names), _expiry_key(section, row)) for row in batch]
+        (answers,) = oracle.judge([rows], now_us)
+        found.append([Judged(port, why, None if of is None else (of[0], of[2])) for port, why, of in answers])
+    return found
+
+
+def _expiry_key(section: Any, row: Mapping[str, Any]) -> Any:
+    value = row[section.field] if hasattr(section, "field") else None
+    if isinstance(value, datetime):
+        return _micros(value)
+    unit = getattr(section, "unit", None)
+    return value if unit is None or value is None else value * UNIT_US[unit]
+
+
+def _micros(time: datetime) -> int:
+    aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
