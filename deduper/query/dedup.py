@@ -33,7 +33,7 @@ from deduper.query.rules import Expiry
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.staging import staging_home
-from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, FrameTuples, last_batches
+from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, last_batches
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
@@ -321,7 +321,6 @@ class _OpenStore:
         self._schema = rows.schema
         self._refuses_new = refuses_new
         self._rows = StagedRows(session, config, rows.schema)
-        self._tuples = FrameTuples(rows.schema, are_sent=bool(config.topic_ports))
         with contextlib.ExitStack() as stack:
             self._metrics = stack.enter_context(_metrics(config))
             self._owned = stack.enter_context(owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us))
@@ -440,7 +439,7 @@ class _OpenStore:
     def _make(self, query_id: str, batch_id: int | None, rows: DataFrame) -> None:
         state = self._log.state
         self._calls.judging = state.next_window
-        source = FrameBatch.of(self._tuples.of(rows), query_id, batch_id, extra=state.extra)
+        source = FrameBatch.of(rows, query_id, batch_id, extra=state.extra)
         number = state.next_window if batch_id is None else batch_id
         metrics = self._metrics
         try:

@@ -13,21 +13,22 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
-from deduper.config.query import column_of
-from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import Admission
+from deduper.config.query import QueryConfig, column_of
+from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import UsageError
-from deduper.sources.kafka.stream import RECORD
-from deduper.sources.parsing import REC
+from deduper.sources.digest_columns import fast_digest, secure_digest
+from deduper.sources.parsing import key_columns
 from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun
+from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
+from deduper.spark.columns import Selected
 from deduper.tasks.dedup_column import DEDUP
-from deduper.tasks.layout import ADMISSION, ORDER, RAW
+from deduper.tasks.layout import HEADERS, HI, KEY, LO, ORDER, RAW, TIMESTAMP, VALUE, parsed
 from deduper.tasks.read import ReadReceipt, ReadTask
 
 QUERIES = "queries"
@@ -75,23 +76,32 @@ class FrameColumns:
         return cls(tuple(columns), tuple(arrow))
 
 
-class FrameTuples:
-    """The tuples of the DataFrames of a query; the columns are made once, each takes dozens of calls to the JVM."""
+class FramePlan:
+    """The plan for the DataFrames of a query, as `ReadPlan` is that for a job's tuples.
 
-    def __init__(self, schema: StructType, *, are_sent: bool) -> None:
-        """`are_sent`: some ports are topics."""
-        self._columns = [
-            F.struct(*[F.col(backticked(field.name)) for field in schema]).alias(REC),
-            F.lit(None).cast("string").alias(RAW),
-            F.lit(int(Admission.ADMITTED)).cast("tinyint").alias(ADMISSION),
-            _order().alias(ORDER),
-        ]
-        if are_sent:
-            self._columns.append(_record(schema).alias(RECORD))
+    It is one selection: each further step of a plan is analysed again by the JVM, at every batch.
+    """
 
-    def of(self, frame: DataFrame) -> DataFrame:
-        """REC, RAW, ADMISSION, ORDER, and RECORD for ports that are topics."""
-        return frame.select(*self._columns)
+    def __init__(self, session: SparkSession, config: QueryConfig, salt: bytes) -> None:
+        columns = config.source.parsed_columns
+        keys = [(_value(column), column.type.text) for column in config.key_columns]
+        hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(keys, salt)
+        made = {
+            HI: hi,
+            LO: lo,
+            ORDER: _order(),
+            RAW: F.lit(None).cast("string"),
+            **key_columns(config, _value, may_be_error=False),
+            **{parsed(number): _value(column) for number, column in enumerate(columns)},
+        }
+        if config.topic_ports:
+            made |= _sent(columns)
+        self._given = Selected(session, [made[name].alias(name) for name in record_layout(config).schema.names])
+
+    def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:
+        """The columns of every row that the reading tasks get; see `tasks.layout`. No row has a raw text to keep."""
+        del clock
+        return self._given.of(tuples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,7 @@ class FrameBatch:
 
     @classmethod
     def of(cls, tuples: DataFrame, query_id: str, batch_id: int | None, *, extra: Mapping[str, Any]) -> FrameBatch:
-        """A batch that was not read, as `FrameTuples` makes it. `extra` is that of the newest commit record."""
+        """A batch that was not read. `extra` is that of the newest commit record."""
         unread = _partition(query_id, batch_id, 0, rows=0)
         return cls(tuples, query_id, batch_id, tuple(last_batches(extra).items()), (unread,))
 
@@ -163,28 +173,33 @@ def _order() -> SparkColumn:
     return partition.bitwiseOR(number.bitwiseAND(F.lit((1 << _ROW_BITS) - 1)))
 
 
-def _record(schema: StructType) -> SparkColumn:
+def _value(column: Column) -> SparkColumn:
+    return F.col(backticked(column.name))
+
+
+def _sent(columns: Sequence[Column]) -> dict[str, SparkColumn]:
     """What is sent of a row: its `key`, `value`, `headers` and `timestamp`, as Spark's own sink for Kafka takes them.
 
     Without a column `value` of text or bytes the value is the whole row as JSON.
     """
-    types = {field.name: field.dataType.simpleString() for field in schema}
+    by_name = {column.name: column for column in columns}
 
-    def column(name: str, *kinds: str) -> SparkColumn | None:
-        return F.col(backticked(name)) if types.get(name) in kinds else None
+    def given(name: str, *kinds: str) -> SparkColumn:
+        column = by_name.get(name)
+        return _value(column) if column is not None and column.type.text in kinds else F.lit(None)
 
-    value, key = column("value", "string", "binary"), column("key", "string", "binary")
-    headers = column("headers", "array<struct<key:string,value:binary>>")
-    timestamp = column("timestamp", "timestamp") if value is not None else None
-    if value is None:
-        value = F.to_json(F.struct(*[F.col(backticked(name)) for name in types]))
-    none = F.lit(None)
-    return F.struct(
-        (none if key is None else key).cast("binary").alias("key"),
-        value.cast("binary").alias("value"),
-        (none if headers is None else headers).cast("array<struct<key:string,value:binary>>").alias("headers"),
-        (F.lit(None).cast("bigint") if timestamp is None else F.unix_millis(timestamp)).alias("timestamp"),
-    )
+    value = by_name.get("value")
+    has_value = value is not None and value.type.name in ("string", "binary")
+    whole = F.to_json(F.struct(*map(_value, columns)))
+    headers = given("headers", "array<struct<key:string,value:binary>>")
+    headers = headers.cast("array<struct<key:string,value:binary>>")
+    timestamp = F.unix_millis(given("timestamp", "timestamp").cast("timestamp"))
+    return {
+        KEY: given("key", "string", "binary").cast("binary"),
+        VALUE: (given("value", "string", "binary") if has_value else whole).cast("binary"),
+        HEADERS: F.when(F.size(headers) > 0, F.to_json(headers)),
+        TIMESTAMP: timestamp if has_value else F.lit(None).cast("bigint"),
+    }
 
 
 def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:

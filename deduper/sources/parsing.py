@@ -5,7 +5,7 @@ Nothing here fails on bad input. A record that cannot be judged gets a `Admissio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -162,22 +162,32 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     return record, F.col(REC).isNull() | ~whole | (F.trim(text) == "")
 
 
-def key_columns(config: Config) -> dict[str, Column]:
-    """EXPIRY or CATEGORY, and the ADMISSION of tuples that have no key or no expiry key."""
-    admission = F.when(F.col(ADMISSION) != int(Admission.ADMITTED), F.col(ADMISSION))
-    if config.null_keys == "error":
-        for column in config.key_columns:
-            admission = admission.when(record_column(column).isNull(), int(Admission.NULL_KEY))
+def key_columns(
+    config: Config, value_of: Callable[[SourceColumn], Column] | None = None, *, may_be_error: bool = True
+) -> dict[str, Column]:
+    """EXPIRY or CATEGORY, and the ADMISSION of tuples that have no key or no expiry key.
+
+    `value_of` gives a column of the source; by default a field of REC. `may_be_error`: a tuple may have another
+    ADMISSION already.
+    """
+    value_of = value_of or record_column
+    admission = F.lit(int(Admission.ADMITTED))
     expiry_column = config.expiry_column
+    # The first that is true counts, so the last comes first.
     if expiry_column is None:
         expiry = F.lit(0).cast("bigint")
     else:
-        expiry, bad = _expiry_key(config, expiry_column)
-        admission = admission.when(record_column(expiry_column).isNull(), int(Admission.NULL_EXPIRY)).when(
-            bad, int(Admission.BAD_EXPIRY)
-        )
+        expiry, bad = _expiry_key(config, value_of(expiry_column))
+        admission = F.when(bad, int(Admission.BAD_EXPIRY)).otherwise(admission)
+        admission = F.when(value_of(expiry_column).isNull(), int(Admission.NULL_EXPIRY)).otherwise(admission)
+    if config.null_keys == "error":
+        for column in config.key_columns:
+            admission = F.when(value_of(column).isNull(), int(Admission.NULL_KEY)).otherwise(admission)
+    if may_be_error:
+        is_error = F.col(ADMISSION) != int(Admission.ADMITTED)
+        admission = F.when(is_error, F.col(ADMISSION)).otherwise(admission)
     name = CATEGORY if config.expiry.by == "category" else EXPIRY
-    return {name: expiry, ADMISSION: admission.otherwise(int(Admission.ADMITTED)).cast("tinyint")}
+    return {name: expiry, ADMISSION: admission.cast("tinyint")}
 
 
 def record_column(column: SourceColumn) -> Column:
@@ -185,9 +195,8 @@ def record_column(column: SourceColumn) -> Column:
     return F.col(f"{REC}.{quoted(column.name)}")
 
 
-def _expiry_key(config: Config, column: SourceColumn) -> tuple[Column, Column]:
+def _expiry_key(config: Config, value: Column) -> tuple[Column, Column]:
     """The expiry key as bigint, double or (category) string, and whether a value that is there cannot serve as one."""
-    value = record_column(column)
     if isinstance(config.expiry, CategoryExpiry):
         return value.cast("string"), F.lit(False)
     if isinstance(config.expiry, EventTimeExpiry):

@@ -14,9 +14,11 @@ from pyspark.sql import functions as F
 
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
+from deduper.config.query import QueryConfig
 from deduper.core.clock import ClockRules, domain_ends, guard_bound
 from deduper.core.verdict import Admission
 from deduper.sources.digest_columns import fast_digest, secure_digest
+from deduper.sources.frames import FramePlan
 from deduper.sources.kafka.stream import sent_columns
 from deduper.sources.parsing import key_columns, record_column
 from deduper.sources.record_layout import record_layout
@@ -42,6 +44,15 @@ class ReadPlan:
         """The columns of every record that the reading tasks get; see `tasks.layout`."""
         raw = F.when(_may_be_error(clock), F.col(RAW))
         return self._given.of(self._added.to(tuples).withColumn(RAW, raw))
+
+
+Plan = ReadPlan | FramePlan
+"""How the rows of a window become records."""
+
+
+def read_plan(session: SparkSession, config: Config, salt: bytes) -> Plan:
+    """The plan of a job, or of a `Deduper`."""
+    return FramePlan(session, config, salt) if isinstance(config, QueryConfig) else ReadPlan(session, config, salt)
 
 
 def _may_be_error(clock: ClockRules | None) -> Column:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from bucket_store.tables.generation import table_folder
 from deduper.config.model import Config
-from deduper.sources.read_plan import ReadPlan
+from deduper.sources.read_plan import read_plan
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.tasks.executors import steps
 from deduper.tasks.executors.host_folder import HostFolder
@@ -35,7 +35,7 @@ class ClusterJobs:
         self.tasks = ExecutorTasks(session.sparkContext, config)
         self._sizes = WindowSizes(config.store.shards)
         self._store_folder = table_folder(store_id, config.store.place)
-        self._plan = ReadPlan(session, config, salt)
+        self._plan = read_plan(session, config, salt)
         self._tables = table_room(config)
         self._last: HostFolder | None = None
 

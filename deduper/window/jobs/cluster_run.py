@@ -40,7 +40,7 @@ from pyspark.sql import functions as F
 
 from bucket_store.tables.view import ShardView
 from deduper.sources.protocol import BatchRead, SourceBatch
-from deduper.sources.read_plan import ReadPlan
+from deduper.sources.read_plan import Plan
 from deduper.spark import placing
 from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.hdfs_login import LogsIn
@@ -79,7 +79,7 @@ class ClusterRun:
         session: SparkSession,
         tasks: ExecutorTasks,
         sizes: WindowSizes,
-        plan: ReadPlan,
+        plan: Plan,
         folder: HostFolder,
         logged_in: LogsIn,
     ) -> None:

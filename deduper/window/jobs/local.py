@@ -32,7 +32,7 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
-from deduper.sources.read_plan import ReadPlan
+from deduper.sources.read_plan import Plan, read_plan
 from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.task_pool import TaskPool
 from deduper.tasks.judge import JudgeTask, judge
@@ -89,7 +89,7 @@ class SparkJobs:
 
     def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         self.session = session
-        self._plan = ReadPlan(session, config, salt)
+        self._plan = read_plan(session, config, salt)
         self._pieces = open_backend(config.store.url)
         self._cores = session.sparkContext.defaultParallelism
         self._job_thread = OneThread()
@@ -111,7 +111,7 @@ class SparkRun:
     """The jobs of one attempt at a window; a context manager. `all_tasks_finished`: see `WindowRun`."""
 
     def __init__(
-        self, session: SparkSession, plan: ReadPlan, cores: int, job_thread: OneThread, judges: ThreadPoolExecutor
+        self, session: SparkSession, plan: Plan, cores: int, job_thread: OneThread, judges: ThreadPoolExecutor
     ) -> None:
         """Use `SparkJobs.open`."""
         self.session = session
