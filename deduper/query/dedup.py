@@ -392,7 +392,10 @@ class _OpenStore:
 
     def finish(self) -> None:
         """The user of `split` is done with the rows of the last window."""
-        publish_unmarked(self._config, self._log, None, self._calls)
+        if self._calls.judging is not None:
+            self._runner.wait_until_published()
+        else:  # of an earlier process
+            publish_unmarked(self._config, self._log, None, self._calls)
 
     def _finish_last(self, query_id: str, batch_id: int | None) -> None:
         """Before a next window: the last one is finished if this batch says so.

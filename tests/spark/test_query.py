@@ -667,3 +667,33 @@ def test_the_store_is_looked_at_as_a_jobs(own: SparkSession, tmp_path: Path) -> 
     assert again is not None
     assert again.topic_ports["unique"].options == {"kafka.linger.ms": "5"}
     assert query_of(b"{", "file:/y") is None
+
+
+def test_settings_of_a_jobs_file(own: SparkSession, tmp_path: Path) -> None:
+    """Key, expiry and store are its own; mistakes have their line."""
+    file = tmp_path / "clicks.yaml"
+    file.write_text(
+        """\
+name: clicks
+source: {format: files, path: in, file_format: json, schema: "k string, ts timestamp"}
+key: k
+expiry: {by: event_time, field: ts, period: 24h, lookup: all_live, max_ahead_of_now: off}
+store: {url: "file:state", shards: 2}
+sinks:
+  unique: {format: none}
+  duplicate: {format: none}
+  expired: {format: none}
+  error: {format: none}
+"""
+    )
+    with Deduper.from_config(file, overrides=["store.shards=3"]) as dedup:
+        assert dedup.name == "clicks"
+        rows = own.sql("SELECT k, TIMESTAMP '2030-01-01 00:00:00' ts FROM VALUES ('a'), ('a') AS v(k)")
+        assert dedup.split(rows).window.counts == {"unique": 1, "duplicate": 1, "expired": 0, "error": 0}
+    store = open_store(f"file:{tmp_path}/state")
+    assert store.settings["shards"] == 3
+    assert store.config is not None
+    assert store.config.expiry.model_dump()["period"] == 24 * 3_600_000_000
+    file.write_text(file.read_text().replace("24h", "soon"))
+    with pytest.raises(ConfigError, match=r"clicks.yaml:4:45: expiry.period: `soon` is not a duration"):
+        Deduper.from_config(file)
