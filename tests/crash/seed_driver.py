@@ -17,7 +17,7 @@ def main() -> None:
     context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
     job.start_session = lambda *_: SimpleNamespace(sparkContext=context)  # type: ignore[assignment, return-value]
     job.end_session = lambda *_: None
-    jobs.ReadPlan = lambda *_: None  # type: ignore[assignment, misc]
+    jobs.read_plan = lambda *_: None  # type: ignore[assignment, return-value]
     cli.main()
 
 

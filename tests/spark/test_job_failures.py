@@ -71,6 +71,7 @@ def test_an_attempt_that_dies_after_its_work_counts_for_nothing(
         each.add_records(_FIRST)
     undisturbed.run()
     with monkeypatch.context() as patch:
+        patch.setattr(jobs, "is_small", lambda _: False)  # or the driver would judge
         patch.setattr(jobs, "read_function", reading_and_dying_once(jobs.read_function))
         patch.setattr(jobs, "judge", dying_once(jobs.judge))
         patch.setattr(jobs, "write", dying_once(jobs.write))

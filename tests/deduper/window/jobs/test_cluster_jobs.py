@@ -23,7 +23,7 @@ from tests.deduper.small_service import Trial
 
 def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same hosts, where each removes the earlier attempts of its own store."""
-    monkeypatch.setattr(cluster_jobs, "ReadPlan", lambda *_: None)
+    monkeypatch.setattr(cluster_jobs, "read_plan", lambda *_: None)
     monkeypatch.setattr(executor_tasks, "Executors", lambda _: SimpleNamespace(alive=list))
     conf = SimpleNamespace(getAll=lambda: [("spark.authenticate", "true")])
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
