@@ -12,7 +12,6 @@ import contextlib
 import logging
 import re
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -38,6 +37,7 @@ from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
 from deduper.window.opened import opened_runner
+from deduper.window.present_clock import wall_clock_us
 from deduper.window.recovery import owned_store, publish_unmarked, reason_to_stop, recover, unpublished
 from deduper.window.runner import Batch
 
@@ -51,11 +51,6 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _MASTER = "spark.master"
 _WAIT_US = 600_000_000
 """For brokers that do not answer: the default of a job's `deadline`."""
-
-
-def wall_clock_us() -> int:
-    """The machine's wall clock, µs since the epoch."""
-    return time.time_ns() // 1000
 
 
 class Deduper:
@@ -188,7 +183,7 @@ class Deduper:
         return self._batch
 
     def split(self, rows: DataFrame, batch_id: int | None = None) -> Ports:
-        """The rows of a batch by verdict, for a function of one's own, or of a DataFrame that is no stream.
+        """The rows of a batch by verdict, for a function of your own, or of a DataFrame that is no stream.
 
         Inside `foreachBatch` the batch is Spark's. Its window counts as finished when the next batch of the query
         comes; until then the same batch gets the same rows again, with `window.replayed`. Elsewhere it is finished by
@@ -266,7 +261,7 @@ class Deduper:
                     take_over=self._take_over,
                     refuses_new=self._refuses_new,
                 )
-                self._take_over = False  # once: whoever takes this store over later keeps it
+                self._take_over = False  # a later owner keeps the store
                 if self._finishes:
                     self._open.finish()
                     self._finishes = False
@@ -316,7 +311,6 @@ class _OpenStore:
     ) -> None:
         session = rows.sparkSession
         self._config = config
-        self._session = session
         self._context = session.sparkContext
         self._schema = rows.schema
         self._refuses_new = refuses_new

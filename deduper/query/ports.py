@@ -16,10 +16,10 @@ from bucket_store.log.records import OutputFile
 from deduper.columns import backticked
 from deduper.config.query import QueryConfig
 from deduper.config.sections import PORTS
-from deduper.core.verdict import Verdict
 from deduper.errors import UsageError
+from deduper.sinks.staging import dedup_column
 from deduper.sources.frames import BATCH
-from deduper.tasks.dedup_column import DEDUP, dedup_ddl
+from deduper.tasks.dedup_column import DEDUP
 from deduper.window.runner import COUNTS
 
 
@@ -186,15 +186,13 @@ class StagedRows:
 
     def __init__(self, session: SparkSession, config: QueryConfig, schema: StructType) -> None:
         self.session = session
-        first_seen, scale = config.store.first_seen, config.expiry_key_scale
         # Parquet has no column without a type.
         self._untyped = [column.name for column in schema if isinstance(column.dataType, NullType)]
         typed = [StructField(one.name, one.dataType) for one in schema if one.name not in self._untyped]
         self._order = [one.name for one in schema]
         self._schemas = {}
         for port in PORTS:
-            ddl = dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)
-            dedup = session.createDataFrame([], f"{DEDUP} {ddl}").schema
+            dedup = session.createDataFrame([], dedup_column(config, port)).schema
             self._schemas[port] = StructType([*typed, dedup[DEDUP]])
 
     def of(self, port: str, outputs: Sequence[OutputFile]) -> DataFrame:

@@ -1,7 +1,7 @@
 """Whole windows of a Parquet port as a source of Spark's: an offset is a number of published windows.
 
-Whoever reads a port's folder by itself may see a part of a window, while its files get their names; this source goes no
-further than the mark beside them. The files of a window never change, so a query that follows a port has each of its
+A reader of a port's folder may see a part of a window, while its files get their names; this source goes no further
+than the mark beside them. The files of a window never change, so a query that follows a port has each of its
 rows once.
 
     spark.dataSource.register(PublishedWindows)
@@ -26,12 +26,10 @@ from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin.open_store import open_store
 from deduper.config.files import FileSink
-from deduper.config.model import Config
 from deduper.config.sections import PORTS
-from deduper.core.verdict import Verdict
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks.names import PUBLISHED, FinalName, is_data_file
-from deduper.tasks.dedup_column import DEDUP, dedup_ddl
+from deduper.sinks.staging import dedup_column
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
@@ -148,13 +146,8 @@ def _port(store: str, port: str) -> _Port:
         raise UsageError(
             f"port {port} of {store} is `format: {sink.format}`; only folders of Parquet files are read so"
         )
-    return _Port(sink.url, opened.log.manifest.store_id, _ddl(opened.config, port))
-
-
-def _ddl(config: Config, port: str) -> str:
-    detail = port == Verdict.ERROR.port
-    dedup = dedup_ddl(config.expiry_key_scale, first_seen=config.store.first_seen, detail=detail)
-    return f"{config.source.columns}, {DEDUP} {dedup}"
+    schema = f"{opened.config.source.columns}, {dedup_column(opened.config, port)}"
+    return _Port(sink.url, opened.log.manifest.store_id, schema)
 
 
 def _rows(file: _File) -> Iterator[pa.RecordBatch]:

@@ -37,11 +37,12 @@ from deduper.core.verdict import PORT_OF_REASON, Verdict
 from deduper.errors import IntegrityError, UsageError
 from deduper.seeding.reading import has_windows, open_input, require_apart, require_no_other, seed_config
 from deduper.seeding.source import SeedInput, seeds_of
-from deduper.service.job import Opened, run, wall_clock_us
+from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
 from deduper.sources.files.listing import list_files
 from deduper.units import UnitError, parse_time
 from deduper.window.completeness import COMPLETE, SEED, SEED_OPEN, complete_since, is_complete
+from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress
 from deduper.window.recovery import Ownership
 

@@ -39,6 +39,7 @@ from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
 from deduper.window.completeness import require_no_open_seed
 from deduper.window.opened import opened_runner
 from deduper.window.owner_alive import telling_owner_of_port
+from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.recovery import Ownership, owned_store, recover
 
@@ -53,11 +54,6 @@ _T = TypeVar("_T")
 Opened = tuple[FilesToFold | None, Callable[[Windows], FileLoop | TopicLoop]]
 """The judged files of a source of files, and the loop that follows the source."""
 OpenSource = Callable[[Config, Ownership, Stop], Opened]
-
-
-def wall_clock_us() -> int:
-    """The machine's wall clock, µs since the epoch."""
-    return time.time_ns() // 1000
 
 
 def run(

@@ -114,10 +114,8 @@ def _restage(
     session: SparkSession, config: Config, port: str, sink: FileSink, source: Sequence[StagedFile], attempt: Attempt
 ) -> list[StagedFile]:
     """A port's rows in its own format, made from the staged ones."""
-    scale, first_seen = config.expiry_key_scale, config.store.first_seen
-    dedup = dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)
     paths = [str(file.place) for file in source]
-    rows = session.read.schema(f"{config.source.columns}, {DEDUP} {dedup}").parquet(*paths)
+    rows = session.read.schema(f"{config.source.columns}, {dedup_column(config, port)}").parquet(*paths)
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
     folder = sink.place / STAGING / attempt.folder
@@ -138,6 +136,12 @@ def _restage(
             raise IntegrityError(f"port {port}: {staged} rows staged, {written} rows written as CSV")
         return [replace(file, rows=written if number == 0 else 0) for number, file in enumerate(files)]
     return files
+
+
+def dedup_column(config: Config, port: str) -> str:
+    """The column `_dedup` of a port's rows, as Spark DDL."""
+    scale, first_seen = config.expiry_key_scale, config.store.first_seen
+    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)}"
 
 
 def _read_back(port: str, place: Place) -> StagedFile:

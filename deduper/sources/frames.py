@@ -22,13 +22,14 @@ from deduper.config.query import QueryConfig, column_of
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import UsageError
 from deduper.sources.digest_columns import fast_digest, secure_digest
+from deduper.sources.kafka.stream import sent_columns
 from deduper.sources.parsing import key_columns
 from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun
 from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
 from deduper.spark.columns import Selected
 from deduper.tasks.dedup_column import DEDUP
-from deduper.tasks.layout import HEADERS, HI, KEY, LO, ORDER, RAW, TIMESTAMP, VALUE, parsed
+from deduper.tasks.layout import HI, LO, ORDER, RAW, parsed
 from deduper.tasks.read import ReadReceipt, ReadTask
 
 QUERIES = "queries"
@@ -192,14 +193,13 @@ def _sent(columns: Sequence[Column]) -> dict[str, SparkColumn]:
     has_value = value is not None and value.type.name in ("string", "binary")
     whole = F.to_json(F.struct(*map(_value, columns)))
     headers = given("headers", "array<struct<key:string,value:binary>>")
-    headers = headers.cast("array<struct<key:string,value:binary>>")
     timestamp = F.unix_millis(given("timestamp", "timestamp").cast("timestamp"))
-    return {
-        KEY: given("key", "string", "binary").cast("binary"),
-        VALUE: (given("value", "string", "binary") if has_value else whole).cast("binary"),
-        HEADERS: F.when(F.size(headers) > 0, F.to_json(headers)),
-        TIMESTAMP: timestamp if has_value else F.lit(None).cast("bigint"),
-    }
+    return sent_columns(
+        key=given("key", "string", "binary").cast("binary"),
+        value=(given("value", "string", "binary") if has_value else whole).cast("binary"),
+        headers=headers.cast("array<struct<key:string,value:binary>>"),
+        timestamp=timestamp if has_value else F.lit(None).cast("bigint"),
+    )
 
 
 def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:

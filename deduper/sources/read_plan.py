@@ -8,6 +8,7 @@ calls to the JVM, and a small window would take longer to plan than to judge.
 from __future__ import annotations
 
 import json
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ from deduper.core.clock import ClockRules, domain_ends, guard_bound
 from deduper.core.verdict import Admission
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frames import FramePlan
-from deduper.sources.kafka.stream import sent_columns
+from deduper.sources.kafka.stream import RECORD, sent_columns
 from deduper.sources.parsing import key_columns, record_column
 from deduper.sources.record_layout import record_layout
 from deduper.spark.columns import Added, Selected
@@ -35,7 +36,7 @@ class ReadPlan:
         self._added = Added(session, {**key_columns(config), HI: hi, LO: lo})
         made = {parsed(number): record_column(column) for number, column in enumerate(config.source.parsed_columns)}
         if config.topic_ports:
-            made |= sent_columns()
+            made |= sent_columns(*(F.col(f"{RECORD}.{part}") for part in ("key", "value", "headers", "timestamp")))
         place = (TOPIC, PARTITION) if isinstance(config.source, KafkaSource) else ()
         names = (*record_layout(config).schema.names, *place)
         self._given = Selected(session, [made.get(name, F.col(name)).alias(name) for name in names])
@@ -46,7 +47,7 @@ class ReadPlan:
         return self._given.of(self._added.to(tuples).withColumn(RAW, raw))
 
 
-Plan = ReadPlan | FramePlan
+Plan: TypeAlias = ReadPlan | FramePlan
 """How the rows of a window become records."""
 
 

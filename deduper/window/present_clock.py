@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.wall_clock import is_far_ahead, next_wall_us
 from deduper.units import format_time
 
 logger = logging.getLogger(__name__)
+
+
+def wall_clock_us() -> int:
+    """The machine's wall clock, µs since the epoch."""
+    return time.time_ns() // 1000
 
 
 def present_wall_us(log: CommitLog, now_us: int) -> int:

@@ -87,9 +87,10 @@ def _add_parquet(path: Path, window: int, file: int, rows: int) -> None:
 def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
     """Run a job, and print its CPU by kind as JSON, in ms a window, and its rows a second."""
     from deduper.config.load import load_config
-    from deduper.service.job import run, wall_clock_us
+    from deduper.service.job import run
     from deduper.window.jobs import executor_tasks
     from deduper.window.jobs.window_sizes import WindowSizes
+    from deduper.window.present_clock import wall_clock_us
 
     master, _, way = master.partition(" ")
     if way == "jobs":

@@ -21,7 +21,8 @@ from collections import Counter
 from pathlib import Path
 
 from deduper.config.load import load_config
-from deduper.service.job import run, wall_clock_us
+from deduper.service.job import run
+from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress
 from tests.services.hdfs import Hdfs
 from tests.spark.harness import PORTS

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
 from deduper.config.model import Config
-from deduper.service.job import run, wall_clock_us
+from deduper.service.job import run
+from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress, RunSummary
 
 PORTS = ("unique", "duplicate", "expired", "error")

@@ -72,18 +72,17 @@ def _connection(source: KafkaSource) -> dict[str, str]:
     }
 
 
-def sent_columns() -> dict[str, Column]:
-    """The columns `SENT` of a record, by name.
+def sent_columns(key: Column, value: Column, headers: Column, timestamp: Column) -> dict[str, Column]:
+    """The columns `SENT` of a record, by name; `timestamp` is in ms.
 
     Headers are a text, null when there are none: for every row, Spark asks every nested Arrow column how large it has
     become, and an array of structs takes longer than all else of a record, be it empty.
     """
-    headers = F.col(f"{RECORD}.headers")
     return {
-        KEY: F.col(f"{RECORD}.key"),
-        VALUE: F.col(f"{RECORD}.value"),
+        KEY: key,
+        VALUE: value,
         HEADERS: F.when(F.size(headers) > 0, F.to_json(headers)),
-        TIMESTAMP: F.col(f"{RECORD}.timestamp"),
+        TIMESTAMP: timestamp,
     }
 
 
