@@ -5,8 +5,7 @@ its grace is over. For (b) `--delete` claims an epoch, as a start does: a sleepi
 deleted file, and a job that starts in the same moment has a higher epoch and writes nothing of a lower one. A store
 whose owner lives is only listed: the owner discards its own orphans at its next start.
 
-A start discards most of this too. It leaves checkpoints that earlier releases set aside, temporary files, old records,
-and the quarantine of `repair`.
+A start discards most of this too. It leaves temporary files, old records, and the quarantine of `repair`.
 """
 
 from __future__ import annotations

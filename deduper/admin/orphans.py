@@ -12,7 +12,6 @@ Every crash leaves some, and none of it does harm: no record names it, so no rea
 | `staging` | the folder of an attempt whose window is published, or was never committed with it |
 | `intent` | an intent below the newest one: its epoch will judge nothing more |
 | `temporary` | a file that was being written under a temporary name, or a probe of the storage |
-| `checkpoint` | a checkpoint of Spark that an earlier release kept, or moved away |
 
 Files that a running job is writing look the same, so the epoch and the window decide: `is_abandoned` is true only for
 files that no present owner will use again.
@@ -32,13 +31,11 @@ from bucket_store.log.marks import INTENTS_DIRECTORY, PUBLISHED_NAME, read_inten
 from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import files_of
 from bucket_store.pieces.store import StoredPiece
-from bucket_store.places.local import local_place
 from bucket_store.places.place import Entry, Place
 from bucket_store.places.probe import is_probe
 from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import bytes_of, inside
 from deduper.as_json import AsJson
-from deduper.config.kafka.sections import KafkaSource
 from deduper.sinks.names import STAGING, Attempt
 
 
@@ -52,7 +49,6 @@ class OrphanKind(StrEnum):
     STAGING = "staging"
     INTENT = "intent"
     TEMPORARY = "temporary"
-    CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +82,7 @@ class Orphan(AsJson):
 def orphans(store: OpenStore) -> tuple[Orphan, ...]:
     """All orphans, sorted by kind and path. Safe beside a running job; changes nothing.
 
-    Without the job's config (`store.config` is None) the ports and the checkpoint are not known: what is there is
-    left out.
+    Without the job's config (`store.config` is None) the ports are not known: what is there is left out.
 
     Raises:
         StoreError: a database that cannot be read at all, or a log that is damaged.
@@ -97,7 +92,6 @@ def orphans(store: OpenStore) -> tuple[Orphan, ...]:
     found = [*_sources(store.root), *_staging(store), *_intents(store), *_temporary(store)]
     state = store.log.refresh()
     kept = [orphan for orphan in found if not _is_needed(store, state, orphan)]
-    kept += _checkpoints(store, state)
     kept += _pieces(store, state, pieces)
     kept += _segments(store, state, {piece.file for piece in pieces})
     judged = [_judged(orphan, state) for orphan in kept]
@@ -248,22 +242,3 @@ def _temporary(store: OpenStore) -> Iterator[Orphan]:
                     window=None if tried is None else int(tried["window"]),
                     epoch=None if epoch is None else int(epoch),
                 )
-
-
-def _checkpoints(store: OpenStore, state: LogState) -> Iterator[Orphan]:
-    """Those of earlier releases, which had a folder for each epoch: all, once no start reads the newest one.
-
-    Before the first window of a source of topics a start does: see `sources.kafka.earlier_checkpoint`.
-    """
-    if store.config is None:
-        return
-    root = local_place(store.config.checkpoint_path)  # of this machine, wherever the store is
-    own = inside(root)
-    is_read = not state.next_window and isinstance(store.config.source, KafkaSource)
-    newest = max((int(entry.name) for entry in own if entry.name.isdecimal()), default=None) if is_read else None
-    for folder, entry in [*((root.parent, entry) for entry in inside(root.parent)), *((root, entry) for entry in own)]:
-        is_aside = ".set-aside-" in entry.name and (folder == root or entry.name.startswith(f"{root.name}."))
-        is_epochs = folder == root and entry.name.isdecimal() and int(entry.name) != newest
-        if is_aside or is_epochs:
-            why = "a start could not trust it" if is_aside else "an earlier release kept it, and no start reads it"
-            yield _orphan(OrphanKind.CHECKPOINT, folder, entry, why, is_abandoned=True)

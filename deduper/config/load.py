@@ -20,7 +20,6 @@ from typing import Any
 from deduper.config.messages import findings
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError, Finding, Place, Problem, is_secret, masked
-from deduper.config.values import OBJECT_STORES
 from deduper.config.yaml_document import Document, SettingPath, read_document, shift
 
 ENV_PREFIX = "DEDUPER__"
@@ -331,17 +330,13 @@ def _placed(document: Document, path: SettingPath, place: Place) -> Document:
 
 
 def _add_derived_defaults(data: dict[str, Any], path: Path) -> None:
-    """Fills in the defaults that depend on other settings: `name`, `store.url`, `checkpoint` of a store elsewhere."""
+    """Fills in the defaults that depend on other settings: `name`, `store.url`."""
     if "name" not in data:
         stem = re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-._")
         data["name"] = stem or "deduper"
     store = data.setdefault("store", {})
     if isinstance(store, dict) and "url" not in store:
         store["url"] = f"rocksdb:state/{data['name']}"
-    if isinstance(store, dict) and str(store["url"]).startswith(
-        tuple(f"{scheme}:" for scheme in ("hdfs", *OBJECT_STORES))
-    ):
-        data.setdefault("checkpoint", f"state/{data['name']}/checkpoint")
 
 
 def _in_reading_order(problems: list[Problem]) -> list[Problem]:
@@ -355,7 +350,6 @@ def _in_reading_order(problems: list[Problem]) -> list[Problem]:
 def _effective(config: Config, merged: MergedSettings) -> list[EffectiveSetting]:
     settings: list[EffectiveSetting] = []
     values = config.model_dump(mode="json", by_alias=True)
-    values["checkpoint"] = str(config.checkpoint_path)
     _flatten(values, (), merged, settings)
     return settings
 

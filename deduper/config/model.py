@@ -8,7 +8,6 @@ the business of `config.load`; rules between sections are in `config.rules` and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -66,11 +65,6 @@ class Config(Section):
     store: StoreConfig = Field(description="The store of the keys", examples=["{url: rocksdb:state/clicks}"])
     sinks: SinksConfig = Field(
         description="The output of each verdict", examples=["one line for each of the four ports"]
-    )
-    checkpoint: LocalPath | None = Field(
-        default=None,
-        description="Folder of the checkpoint of topics that earlier releases kept, which a start removes; default: "
-        "`checkpoint` inside the store's folder, or `state/<name>/checkpoint` for a store that is not on this machine",
     )
     trigger: Trigger = Field(
         default=10_000_000,
@@ -140,11 +134,6 @@ class Config(Section):
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             raise refusal(f"{'.'.join(first.path)}: {first.what}{more}", first.write)
         return self.model_copy(update=sections)
-
-    @property
-    def checkpoint_path(self) -> Path:
-        """Folder of the checkpoint that earlier releases kept, absolute."""
-        return self.checkpoint if self.checkpoint is not None else self.store.path / "checkpoint"
 
     @property
     def key_columns(self) -> tuple[Column, ...]:

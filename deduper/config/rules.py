@@ -244,15 +244,6 @@ def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[Fi
             )
 
 
-def _checkpoint_apart_from_source(source: SourceConfig, checkpoint: Path) -> Iterator[Finding]:
-    if isinstance(source, FilesSource) and overlap(checkpoint, source.folder):
-        yield Finding(
-            ("checkpoint",),
-            f"overlaps source.path ({source.folder}): one lies inside the other",
-            "keep the checkpoint outside the input",
-        )
-
-
 def _store_of_all_hosts(store: StoreConfig, spark: Mapping[str, object], shared: tuple[Path, ...]) -> Iterator[Finding]:
     """With a local master any store will do; one that other hosts can reach too is only slower there."""
     master = str(spark.get(_MASTER, DEFAULT_MASTER))
@@ -443,7 +434,6 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
     (("source", "store"), _store_apart_from_source),
     (("store", "sinks"), _sinks_apart_from_store),
     (("source", "sinks"), _csv_sinks_are_flat),
-    (("source", "checkpoint"), _checkpoint_apart_from_source),
     (("store", "spark", "shared_folders"), _store_of_all_hosts),
     (("source", "sinks", "spark", "shared_folders"), _files_of_all_hosts),
     (("spark",), _driver_is_here),

@@ -22,16 +22,15 @@ from deduper.seeding.source import (
     Judged,
     JudgedFiles,
     KnownByOrder,
-    PlannedFiles,
     SeedInput,
     SeedSource,
     in_order,
     is_open,
     seeds_of,
 )
+from deduper.service.followed_files import FollowedFiles
 from deduper.service.job import Opened
 from deduper.service.stop import Stop
-from deduper.service.topic_loop import TopicLoop
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import list_files
@@ -95,7 +94,7 @@ def _topic(config: Config, given: SeedInput) -> KafkaSource:
 
 
 def open_input(config: Config, own: Config, given: SeedInput, owned: Ownership, stop: Stop) -> Opened:
-    """The loop over a seed's input; `own` is the job's own configuration. First one record says that a seed is begun.
+    """A seed's input as a source; `own` is the job's own configuration. First one record says that a seed is begun.
 
     Raises:
         UsageError: a job has judged windows in the store, or the seed of another input is not over.
@@ -111,8 +110,7 @@ def open_input(config: Config, own: Config, given: SeedInput, owned: Ownership, 
         log.place(RebaseRecord(replace(log.state, extra=extra, retired=()), log.state.last_wall_us))
         failpoints.hit("seed.begun")
     kept = {SEED: seeds} | ({FOLDER: str(own.source.folder)} if isinstance(own.source, FilesSource) else {})
-    source = SeedSource(batches, given.name, kept, judged)
-    return None, lambda windows: TopicLoop(source, windows, stop, 0.0)
+    return None, lambda _: SeedSource(batches, given.name, kept, judged)
 
 
 def _opened(
@@ -123,7 +121,7 @@ def _opened(
     if isinstance(config.source, FilesSource):
         files = JudgedFiles.from_wire(seeds.get(given.name))
         known = KnownByOrder(files, str(config.source.folder))
-        return files, PlannedFiles(FileBatches(config.source, known, plain_reading(config, salt)))
+        return files, FollowedFiles(FileBatches(config.source, known, plain_reading(config, salt)))
     from deduper.seeding.topics import open_topic
 
     return open_topic(config, config.source, given, seeds, owned.log.state, salt, stop.event)

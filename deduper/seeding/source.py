@@ -19,8 +19,7 @@ from typing import Any, Literal, Protocol, Self
 
 from bucket_store.log.sources_file import GONE
 from bucket_store.log.state import LogState
-from deduper.errors import UsageError
-from deduper.sources.files.batch import FileBatches
+from deduper.errors import SourceAwayError, UsageError
 from deduper.sources.files.source_file import ListedFile, source_digest, source_order, stat
 from deduper.sources.protocol import BatchPartition, BatchRead, PlannedSource, ReadingRun, SourceBatch
 from deduper.tasks.read import ReadTask
@@ -158,29 +157,9 @@ class SeedSource:
         self._inner.judged(batch.inner)
         self._judged = batch.after
 
-
-class PlannedFiles:
-    """Files that are listed once, as a planned source."""
-
-    def __init__(self, files: FileBatches) -> None:
-        self._files = files
-
-    @property
-    def place(self) -> str:
-        """The folder or pattern that is listed."""
-        return self._files.place
-
-    def begin(self, *, drain: bool) -> None:
-        """List the files. Raises as `FileBatches.list_new`."""
-        del drain
-        self._files.list_new()
-
-    def next_batch(self) -> SourceBatch | None:
-        """The oldest files that are left."""
-        return self._files.next_batch()
-
-    def judged(self, batch: SourceBatch) -> None:
-        """Nothing to keep: a listed file is taken once."""
+    def put_off(self, reason: SourceAwayError) -> None:
+        """See `PlannedSource`."""
+        self._inner.put_off(reason)
 
 
 @dataclass(frozen=True, slots=True)

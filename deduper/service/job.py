@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyspark.sql import SparkSession
@@ -17,14 +18,15 @@ from deduper.errors import DeduperError
 from deduper.preflight.checks import require
 from deduper.preflight.found import Start
 from deduper.service.error_watch import ErrorWatch
-from deduper.service.file_loop import FileLoop
+from deduper.service.followed_files import FollowedFiles
 from deduper.service.stop import Stop, restoring_handlers
-from deduper.service.topic_loop import TopicLoop
+from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.open import open_files, open_topics_source, session_settings
+from deduper.sources.protocol import PlannedSource
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
 from deduper.spark.session import (
@@ -37,11 +39,13 @@ from deduper.spark.session import (
 )
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
 from deduper.window.completeness import require_no_open_seed
+from deduper.window.exchange_folder import query_folder
 from deduper.window.opened import opened_runner
 from deduper.window.owner_alive import telling_owner_of_port
 from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.recovery import Ownership, owned_store, recover
+from deduper.window.table_folder import table_settings
 
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch
@@ -51,8 +55,8 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-Opened = tuple[FilesToFold | None, Callable[[Windows], FileLoop | TopicLoop]]
-"""The judged files of a source of files, and the loop that follows the source."""
+Opened = tuple[FilesToFold | None, Callable[[Windows], PlannedSource]]
+"""The judged files of a source of files, and the source."""
 OpenSource = Callable[[Config, Ownership, Stop], Opened]
 
 
@@ -109,7 +113,7 @@ def run(
             PROGRESS.info("Spark is starting, which takes some seconds")
             spark = engine.session()
             stop.listen()
-            files, loop_over = (opened or _open_source)(config, owned, stop)
+            files, source_for = (opened or _open_source)(config, owned, stop)
             opened_windows = opened_runner(
                 config,
                 owned,
@@ -124,7 +128,8 @@ def run(
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
                 try:
-                    _follow(loop_over(windows), windows, stop, spark, drain=drain)
+                    stream = WindowStream(source_for(windows), windows, stop, spark, _scratch(config, owned))
+                    _run(stream, windows, stop, spark, config, drain=drain)
                 finally:
                     # After a failure a publication may be under way: from here on it waits for no broker.
                     stop.event.set()
@@ -141,15 +146,17 @@ def _open_source(config: Config, owned: Ownership, stop: Stop) -> Opened:
     """The job's own source."""
     if isinstance(config.source, FilesSource):
         files, to_fold = open_files(config, config.source, owned.log)
-        return to_fold, lambda windows: FileLoop(files, windows, stop, _trigger_s(config))
+        return to_fold, lambda windows: FollowedFiles(files, windows.listed)
     topics = open_topics_source(config, owned.log, stop.event)
-    return None, lambda windows: TopicLoop(topics, windows, stop, _trigger_s(config))
+    return None, lambda _: topics
 
 
-def _follow(loop: FileLoop | TopicLoop, windows: Windows, stop: Stop, session: SparkSession, *, drain: bool) -> None:
-    """Run the loop to its end, and raise the failure that ended it."""
+def _run(
+    stream: WindowStream, windows: Windows, stop: Stop, session: SparkSession, config: Config, *, drain: bool
+) -> None:
+    """Run the query to its end, and raise the failure that ended it."""
     try:
-        loop.run(drain=drain)
+        stream.run(config.name, drain=drain, trigger_ms=_trigger_ms(config))
         if windows.failure is None:
             windows.wait_until_published()
         if windows.failure is not None:
@@ -242,8 +249,13 @@ def _owner_of_port(start: Start) -> contextlib.AbstractContextManager[None]:
     return telling_owner_of_port(start.config.store.place, start.silent)
 
 
-def _trigger_s(config: Config) -> float:
-    return 0.0 if isinstance(config.trigger, str) else config.trigger / 1_000_000
+def _scratch(config: Config, owned: Ownership) -> contextlib.AbstractContextManager[Path]:
+    tables = table_settings(config)
+    return query_folder(tables.memory_dir, tables.disk_dir, owned.log.manifest.store_id)
+
+
+def _trigger_ms(config: Config) -> int:
+    return 0 if isinstance(config.trigger, str) else config.trigger // 1000
 
 
 def _source_watch(

@@ -15,7 +15,7 @@ from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.sections import ErrorsConfig
 from deduper.core.verdict import Verdict
-from deduper.errors import SourceAwayError, StopRequested
+from deduper.errors import StopRequested
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
-
-OWNER_CHECK_S = 1.0
-"""Between two checks of the store's owner."""
 
 
 @dataclass(slots=True)
@@ -96,7 +93,7 @@ class Reports:
 
 
 class Windows:
-    """Makes the windows of a run, on the main thread.
+    """Makes the windows of a run. For one thread at a time.
 
     `failure` is that of a window, or of the ownership.
     """
@@ -114,7 +111,6 @@ class Windows:
         self._reports = reports
         self._stop = stop
         self._max_windows = max_windows
-        self._next_check = 0.0
         self._free_memory = FreeMemory()
         self._made = 0
         self.failure: Exception | None = None
@@ -130,7 +126,6 @@ class Windows:
 
         Raises:
             StopRequested: a stop was requested, and nothing of the batch is committed.
-            SourceAwayError: the state of its files is unknown now, and nothing of the batch is committed.
         """
         if self._stop.is_requested:
             raise StopRequested(f"batch {batch_id} came after the stop")
@@ -139,18 +134,11 @@ class Windows:
         except StopRequested as exc:
             logger.warning("%s", exc)
             raise
-        except SourceAwayError:
-            raise  # the loop over files decides whether it ends the run
         except Exception as exc:  # noqa: BLE001  raised where the run ends
             self.failure = self.reason_to_stop(raised_in_worker(exc))
             self._reports.window_failed()
 
-    def make(
-        self,
-        batch: SourceBatch,
-        batch_id: int,
-        judged: Callable[[SourceBatch], None] = lambda _: None,
-    ) -> None:
+    def make(self, batch: SourceBatch, batch_id: int, judged: Callable[[SourceBatch], None]) -> None:
         """Make the window of a batch, within `attempted`.
 
         `judged` is given the batch that was committed, which may be less than `batch`.
@@ -164,18 +152,6 @@ class Windows:
             # A stop that is requested earlier would shorten the waits of the publication.
             self._runner.wait_until_published()
             self._stop.request("max_batches")
-
-    def make_next(self, batch: SourceBatch) -> bool:
-        """Make the next window, of a batch of files; False when it failed.
-
-        Raises:
-            StopRequested: a stop was requested, and nothing of the batch is committed.
-            SourceAwayError: the state of its files is unknown now, and nothing of the batch is committed.
-        """
-        number = self.next_number
-        with self.attempted(number):
-            self.make(batch, number)
-        return self.failure is None
 
     def listed(self, source: FileBatches) -> None:
         """A source of files was listed."""
@@ -195,19 +171,10 @@ class Windows:
         """After the last window of a drained source."""
         self._runner.finish()
 
-    def wait_until(self, due: float) -> None:
-        """Wait for the next trigger or a stop. The owner is checked however short the trigger is."""
-        self._free_memory.return_when_due()
-        self.check_owner()
-        while (left := due - time.monotonic()) > 0 and not self._stop.wait(min(OWNER_CHECK_S, left)):
-            self.check_owner()
-
-    def check_owner(self) -> None:
+    def between(self) -> None:
         """Between two batches: notice a takeover, or a publication that has failed, also when there is no batch."""
-        if time.monotonic() < self._next_check:
-            return
+        self._free_memory.return_when_due()
         try:
-            self._next_check = time.monotonic() + OWNER_CHECK_S
             self._log.check_owner()
             failure = self._runner.publication_failure
             if failure is not None and not isinstance(failure, StopRequested):

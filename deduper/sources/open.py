@@ -65,6 +65,4 @@ def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSo
     assert isinstance(source, KafkaSource)
     plain = topic_reading(config, source, log.manifest.salt)
     stored = judged_ends(log.state) if ENDS in log.state.extra else None
-    return KafkaBatches(
-        source, KafkaCluster(source, stop), stored, BrokerWatch(source, stop), plain, config.checkpoint_path
-    )
+    return KafkaBatches(source, KafkaCluster(source, stop), stored, BrokerWatch(source, stop), plain)

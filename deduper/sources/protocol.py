@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from bucket_store.log.sources_file import SourcePartition
+from deduper.errors import SourceAwayError
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.readers.reading_tasks import Part, PartRead
 
@@ -128,3 +129,6 @@ class PlannedSource(Protocol):
 
     def judged(self, batch: SourceBatch) -> None:
         """A batch was committed."""
+
+    def put_off(self, reason: SourceAwayError) -> None:
+        """Nothing of the last batch was judged: files could not be found. Raises the reason if it ends the run."""

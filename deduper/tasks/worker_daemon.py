@@ -15,36 +15,42 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 
 import pyspark.daemon
 
-import deduper.core.clock
-import deduper.core.digest_kernels
-import deduper.core.judge
-import deduper.core.statistics
-import deduper.leaks.meter
-import deduper.spark.task_pool
-import deduper.tasks.judge
-import deduper.tasks.read
-import deduper.tasks.readers.parquet
-import deduper.tasks.readers.reading_tasks
-import deduper.tasks.readers.text
-import deduper.tasks.write
-import deduper.text.block
-from bucket_store.tables import kernels, matching
 from deduper.spark.allocator import keep_heap
 
-kernels.warm()
-matching.warm()
-deduper.core.digest_kernels.warm()
-deduper.core.judge.warm()
-deduper.core.clock.warm()
-deduper.core.statistics.warm()
-deduper.leaks.meter.warm()  # for the driver, which finds it in the cache
-deduper.tasks.read.warm()
-deduper.text.block.warm()
-
+_OF_TASKS = "pyspark.worker"
 _spark_worker = pyspark.daemon.worker
+
+
+def load() -> None:
+    """Load the kernels and the tasks of a window."""
+    import deduper.core.clock
+    import deduper.core.digest_kernels
+    import deduper.core.judge
+    import deduper.core.statistics
+    import deduper.leaks.meter
+    import deduper.spark.task_pool
+    import deduper.tasks.judge
+    import deduper.tasks.read
+    import deduper.tasks.readers.parquet
+    import deduper.tasks.readers.reading_tasks
+    import deduper.tasks.readers.text
+    import deduper.tasks.write
+    import deduper.text.block
+    from bucket_store.tables import kernels, matching
+
+    kernels.warm()
+    matching.warm()
+    deduper.core.digest_kernels.warm()
+    deduper.core.judge.warm()
+    deduper.core.clock.warm()
+    deduper.core.statistics.warm()
+    deduper.leaks.meter.warm()  # for the driver, which finds it in the cache
+    deduper.tasks.read.warm()
+    deduper.text.block.warm()
 
 
 def _worker(sock: socket.socket, authenticated: bool) -> int:
@@ -55,6 +61,8 @@ def _worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == [_OF_TASKS]:  # Spark starts its helpers for sources of streams by the same module
+        load()
     pyspark.daemon.worker = _worker
     keep_heap()
     gc.freeze()

@@ -1,6 +1,7 @@
-"""Folders for a window's exchange files: shared memory while there is room, else disk.
+"""Folders that go with the process: for a window's exchange files, in shared memory while there is room, else on disk.
 
     <dir of the tables>/spool/<store id>-<window>-<epoch>-<attempt>-<random>/lock, …
+    <dir of the tables>/spool/<store id>-query-<random>/lock, …   the checkpoint of the job's query
 
 The process that makes a folder holds a flock in it, and the kernel releases the lock when the process dies. So every
 start of a job finds the folders that dead processes left on this machine, of any store, and removes them: they may take
@@ -80,15 +81,8 @@ class ExchangeFolders:
             return None
 
     def _made(self, home: Path, attempt: Attempt) -> Path:
-        home.mkdir(parents=True, exist_ok=True)
-        while True:
-            # A name that was never used: a task that still writes into an older folder cannot find this one.
-            folder = Path(tempfile.mkdtemp(prefix=f"{self._store_id}-{attempt.folder}-", dir=home))
-            lock = _locked(folder)
-            if lock is not None:
-                self._locks[folder] = lock
-                return folder
-            # Another start removed it as a dead process's folder before it was locked.
+        folder, self._locks[folder] = _made(home, f"{self._store_id}-{attempt.folder}-")
+        return folder
 
     def remove(self, folder: Path) -> None:
         """End an attempt. Tasks that still run fail: their files are gone."""
@@ -122,6 +116,21 @@ class ExchangeFolders:
         return True
 
 
+@contextlib.contextmanager
+def query_folder(memory_dir: str, disk_dir: str, store_id: str) -> Iterator[Path]:
+    """A folder for the checkpoint of this process's query, in memory if that can be had; removed at the end."""
+    memory, disk = homes(memory_dir, disk_dir)
+    try:
+        folder, lock = _made(memory, f"{store_id}-query-")
+    except OSError:
+        folder, lock = _made(disk, f"{store_id}-query-")
+    try:
+        yield folder
+    finally:
+        _remove(folder)
+        os.close(lock)
+
+
 def homes(memory_dir: str, disk_dir: str) -> tuple[Path, Path]:
     """The parents of exchange folders, in memory and on disk, for these directories of tables.
 
@@ -151,6 +160,18 @@ def remove_abandoned(folder: Path) -> bool:
     finally:
         os.close(lock)
     return True
+
+
+def _made(home: Path, prefix: str) -> tuple[Path, int]:
+    """A new folder, and its lock."""
+    home.mkdir(parents=True, exist_ok=True)
+    while True:
+        # A name that was never used: a task that still writes into an older folder cannot find this one.
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
+        lock = _locked(folder)
+        if lock is not None:
+            return folder, lock
+        # Another start removed it as a dead process's folder before it was locked.
 
 
 def _locked(folder: Path) -> int | None:

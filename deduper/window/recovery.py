@@ -5,14 +5,12 @@ b  refuse while the heartbeat of another owner moves, unless the store is to be 
 c  claim the next epoch in the log: from here on the old owner can commit nothing
 d  publish committed windows that have no mark yet (steps 5 and 6 of a window), and mark every port as this store's
 e  discard staged files and pieces of lower epochs that no record names
-f  remove the checkpoint of Spark's stream that earlier releases kept, once the store has judged something
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -28,7 +26,6 @@ from bucket_store.log.state import live_files, named_pieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
 from bucket_store.places.open import open_place
-from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
@@ -127,10 +124,10 @@ def recover(
     *,
     is_held: bool = False,
 ) -> None:
-    """Steps d to f. Safe to repeat, and to die in.
+    """Steps d and e. Safe to repeat, and to die in.
 
-    All but the checkpoint, which is Spark's, goes through the file system that the log was opened on. `is_held`: an
-    unpublished window stays one, with its staged rows, until somebody says that they are used.
+    All goes through the file system that the log was opened on. `is_held`: an unpublished window stays one, with its
+    staged rows, until somebody says that they are used.
 
     Raises:
         FencedError: another owner has taken the store; that alone explains whatever breaks.
@@ -145,7 +142,6 @@ def recover(
         failpoints.hit("start.published")
         _discard_unnamed(config, log, owned.pieces, keep=unpublished(log) if is_held else ())
         failpoints.hit("start.discarded")
-        _remove_checkpoint(config, log)
     except Exception as exc:
         raise reason_to_stop(log, exc) from exc
 
@@ -235,12 +231,3 @@ def _require_whole_rewind(config: names.Ports, log: CommitLog) -> None:
 def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
     named, epoch = named_pieces(log.state), log.state.epoch
     return [piece for piece in pieces.pieces() if piece.epoch < epoch and (piece.file, piece.name) not in named]
-
-
-def _remove_checkpoint(config: Config, log: CommitLog) -> None:
-    """Step f. Before the first window it says where topics were begun: see `sources.kafka.earlier_checkpoint`."""
-    if log.state.next_window or isinstance(config.source, FilesSource):
-        for path in config.checkpoint_path.glob("*"):
-            if path.name.isdecimal():
-                shutil.rmtree(path, ignore_errors=True)
-    failpoints.hit("start.checkpoint")

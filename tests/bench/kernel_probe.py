@@ -21,7 +21,9 @@ _CALLS = 21
 def main() -> None:
     """Load, fork, measure, tell."""
     began = time.perf_counter()
-    import deduper.tasks.worker_daemon  # noqa: F401  # its import loads every kernel
+    from deduper.tasks.worker_daemon import load
+
+    load()
 
     loaded = time.perf_counter() - began
     reading, writing = os.pipe()

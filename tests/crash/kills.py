@@ -39,7 +39,6 @@ STARTS = (
     "start.claimed",
     "start.published",
     "start.discarded",
-    "start.checkpoint",
     "stage.discarded",
     "sources.removed",
 )

@@ -39,7 +39,6 @@ _UNNAMED = ("state/pieces/", "state/sources/", "state/intents/")
 # Where an owner looks, acts, and may sleep in between; nothing of what follows may change anything then.
 _SLEEPS = (
     "start.claimed",
-    "start.checkpoint",
     "window.0.batch",
     "window.1.intent",
     "judge.judged",

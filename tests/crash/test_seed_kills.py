@@ -23,7 +23,7 @@ from tests.forked import command
 pytestmark = pytest.mark.crash
 
 POINTS = (
-    *("start.claimed", "seed.begun", "start.published", "start.discarded", "start.checkpoint"),
+    *("start.claimed", "seed.begun", "start.published", "start.discarded"),
     *("window.0.batch", "window.1.intent", "window.2.judged", "window.3.synced", "window.3.durable"),
     *("window.4.committed", "window.2.judged@2", "window.5.published", "window.6.marked", "window.7.checkpoint"),
     *("seed.drained", "seed.proven", "move.claimed", "move.recorded"),

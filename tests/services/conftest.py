@@ -21,6 +21,7 @@ from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, settings
 from tests.spark.harness import PORTS
+from tests.triggers import stand_in_unless_asked
 
 _topics = itertools.count(1)
 
@@ -81,6 +82,11 @@ class Servers:
 
 def _parameters(item: pytest.Item) -> dict[str, object]:
     return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+@pytest.fixture(autouse=True)
+def _triggers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_unless_asked(request, monkeypatch)
 
 
 @pytest.fixture(scope="session")

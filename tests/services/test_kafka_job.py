@@ -21,7 +21,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, header, records, settings
 from tests.services.kafka_traffic import committed_offsets, read, send
 
-pytestmark = [pytest.mark.services, pytest.mark.spark]
+pytestmark = [pytest.mark.services, pytest.mark.spark, pytest.mark.query]
 
 
 def test_every_record_leaves_by_one_topic_as_it_came(

@@ -489,31 +489,6 @@ def test_a_topic_that_never_was_is_a_mistake_in_the_configuration(stream: Callab
         stream(topics=["no-such-topic"], data_loss="continue").run()
 
 
-# ---- the checkpoint of Spark's stream, which earlier releases kept
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("text", ['\0v1\n{{"{topic}":{{"0":0,"1":0}}}}', "torn"])
-def test_a_checkpoint_of_an_earlier_release_is_of_no_account(
-    stream: Callable[..., Stream], new_topic: Topics, text: str
-) -> None:
-    """The store says how far the source was judged; what came meanwhile is judged, and `latest` means no more then."""
-    topic = new_topic("in", partitions=2)
-    it = stream(topics=[topic], starting_offsets="latest", max_offsets_per_batch=6)
-    assert it.run().rows == 0
-    it.send(topic, 6, partition=0)
-    it.send(topic, 5, partition=1)
-    assert it.run().rows == 11
-    kept = it.job.config.checkpoint_path / "000001/sources/0/0"
-    kept.parent.mkdir(parents=True)
-    kept.write_text(text.format(topic=topic))
-    it.send(topic, 3, partition=0)
-    assert it.run().rows == 3
-    assert not kept.exists()
-    assert it.run().rows == 0
-    assert it.has_all_but()
-
-
 # ---- what a record is
 
 

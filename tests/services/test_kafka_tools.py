@@ -61,7 +61,7 @@ def test_the_tools_after_a_job_to_topics_and_files(
     for words in (("verify", "--rows"), ("verify", "--json")):
         report = answer(file, *words[:1], words[1])
         assert report["findings"] == []
-        assert {left["kind"] for left in report["orphans"]} <= {"intent", "checkpoint"}  # of the first run
+        assert {left["kind"] for left in report["orphans"]} <= {"intent"}  # of the first run
     rows = answer(file, "verify", "--rows")
     ran = {check["check"] for check in rows["checks"] if check["ran"]}
     assert {"outputs.missing", "outputs.bytes", "log.counts", "rows.source", "rows.twice", "rows.port"} <= ran
@@ -79,7 +79,7 @@ def test_the_tools_after_a_job_to_topics_and_files(
     # Jobs of other stores that die on this machine meanwhile leave their exchange folders and tables.
     found = answer(file, "gc", "--grace=0s")["garbage"]
     own = [item for item in found if item["kind"] not in OF_MACHINE or log.manifest.store_id in item["path"]]
-    assert {item["kind"] for item in own} <= {"intent", "checkpoint"}
+    assert {item["kind"] for item in own} <= {"intent"}
     outputs = answer_window(file, 1)["outputs"]
     assert {output["port"] for output in outputs if output["topic"]} in ({"error"}, {"duplicate", "error"})
     assert {output["topic"] for output in outputs} <= {topics["duplicate"], topics["error"], None}

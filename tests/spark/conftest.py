@@ -15,6 +15,12 @@ from deduper.sources.open import session_settings
 from deduper.spark.home import RELEASE
 from deduper.spark.session import start_session
 from tests.spark.harness import Job
+from tests.triggers import stand_in_unless_asked
+
+
+@pytest.fixture(autouse=True)
+def _triggers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_unless_asked(request, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from deduper.window import exchange_folder, table_folder
 from deduper.window.jobs import local as jobs
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.query]
 
 _FIRST = [{"k": f"{number % 40}", "t": number} for number in range(60)]
 _SECOND = [{"k": f"{number % 50}", "t": number} for number in range(60)]

@@ -17,7 +17,7 @@ from tests.deduper.engine import Shape, comparable
 from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream
 from tests.spark.harness import PORTS, Job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.query]
 
 STREAMS_A_MODE = 3
 

@@ -21,7 +21,6 @@ _ORPHANS = {
     OrphanKind.STAGING: "staging folder",
     OrphanKind.INTENT: "intent",
     OrphanKind.TEMPORARY: "temporary file",
-    OrphanKind.CHECKPOINT: "checkpoint",
 }
 
 

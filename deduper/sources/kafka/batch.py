@@ -17,14 +17,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from confluent_kafka import IsolationLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from deduper.config.kafka.sections import KafkaSource
-from deduper.errors import IntegrityError
+from deduper.errors import IntegrityError, SourceAwayError
 from deduper.kafka.cluster import KafkaCluster
 from deduper.kafka.offsets import (
     ENDS,
@@ -42,7 +41,6 @@ from deduper.kafka.offsets import (
     new_offsets,
 )
 from deduper.sources.kafka.broker_watch import BrokerWatch
-from deduper.sources.kafka.earlier_checkpoint import initial_offsets
 from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.places import OffsetPlaces
 from deduper.sources.kafka.stream import SparkReading
@@ -174,18 +172,16 @@ class KafkaBatches:
         stored: Ends | None,
         watch: BrokerWatch,
         plain: TopicReading | None = None,
-        checkpoint: Path | None = None,
         until: Offsets | None = None,
         name: str = "source",
     ) -> None:
         """`stored`: the ends of the last commit, None before the first. `plain`: how records are read without Spark.
 
-        `checkpoint`: of an earlier release. `until`: the ends to drain to, if they are not those of the beginning.
+        `until`: the ends to drain to, if they are not those of the beginning.
         `name`: of the source's section, for messages.
         """
         self._name = name
         self._source = source
-        self._checkpoint = checkpoint
         self._watch = watch
         self._cluster = cluster
         self._is_new = stored is None
@@ -223,8 +219,7 @@ class KafkaBatches:
         held, losses = self._held_and_lost(self._topics)
         self._report(losses)
         self._ends, _ = after_losses(self._ends, held)
-        earlier = None if self._checkpoint is None else initial_offsets(self._checkpoint)
-        begun = (earlier or self._cluster.configured_start(held)) if self._is_new else held.earliest
+        begun = self._cluster.configured_start(held) if self._is_new else held.earliest
         # Only the end moves meanwhile.
         self._is_recorded = not self._is_new or not self._source.may_begin_at_ends
         # From here on a recreated topic is recognized, also before the first window.
@@ -261,6 +256,10 @@ class KafkaBatches:
         self._is_new, self._is_recorded = False, True
         self._watch.progressed()
         self._cluster.commit_offsets(batch.ranges)
+
+    def put_off(self, reason: SourceAwayError) -> None:
+        """Brokers are waited for where they are asked."""
+        raise reason
 
     def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
         end = {taken.place: taken.end for taken in batch.ranges}

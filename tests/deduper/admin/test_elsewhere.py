@@ -75,7 +75,6 @@ class StoreElsewhere(PublishedStore):
             update={
                 "store": config.store.model_copy(update={"url": self.url}),
                 "sinks": config.sinks.model_copy(update={"unique": unique}),
-                "checkpoint": self.directory / "checkpoint",
             }
         )
 

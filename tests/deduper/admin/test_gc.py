@@ -63,8 +63,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> PublishedStore:
     staged = tmp_path / "out" / "unique" / "_staging" / f"{99:012d}-000002-000"
     staged.mkdir(parents=True)
     (staged / "part-0.parquet").write_bytes(b"x" * 10)
-    for name in ("000001", "000002", "000001.set-aside-1"):
-        (made.config.checkpoint_path / name).mkdir(parents=True)
     if request.param == "rocksdb":
         database = next((root / "pieces").glob("*/000002.rocksdb"))
         (database / "x.ingest").write_bytes(b"x")
@@ -84,7 +82,7 @@ def collected(store: PublishedStore, **settings: object) -> GcReport:
     return collect(store.open(), **{"grace_us": HOUR_US, "delete": False, "now_us": LATER_US, **settings})  # type: ignore[arg-type]
 
 
-KINDS = {"piece", "segment", "sources", "temporary", "intent", "staging", "checkpoint"}
+KINDS = {"piece", "segment", "sources", "temporary", "intent", "staging"}
 
 
 def test_a_list_changes_nothing(store: PublishedStore) -> None:
@@ -107,7 +105,6 @@ def test_deleting_leaves_the_store_and_nothing_else(store: PublishedStore) -> No
     assert {ref: store.open().pieces.read(ref) for ref in store.live()} == whole
     left = files(store)
     assert {name for name in left if name.startswith("state/intents/")} == {"state/intents/000002"}
-    assert not [name for name in left if name.startswith("state/checkpoint/")]
     assert not [name for name in left if "_staging/" in name or name.endswith((".tmp", ".ingest")) or ".gone-" in name]
     assert store.open().log.state.epoch == state.epoch + 1
     assert not [finding for finding in verify_store(store.open()).findings if "piece" in str(finding)]
@@ -167,10 +164,10 @@ def test_a_job_that_starts_meanwhile_ends_it(store: PublishedStore, monkeypatch:
     monkeypatch.setattr(failpoints, "hit", start)
     with pytest.raises(FencedError):
         collected(store, delete=True)
-    assert (store.directory / "state" / "checkpoint" / "000001").exists()
+    assert (store.directory / "state" / "intents" / "000001").exists()
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5])
+@pytest.mark.parametrize("nth", [1, 2, 4])
 def test_broken_off_it_can_be_run_again(store: PublishedStore, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every deletion the store is whole."""
 

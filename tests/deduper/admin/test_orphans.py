@@ -160,17 +160,3 @@ def test_a_probe_whose_process_died(config_file: Path, monkeypatch: pytest.Monke
     (store.root.local / "log" / "probe_0123456789abcdef").write_bytes(b"no probe here")
     (orphan,) = listed(config_file)
     assert (orphan.kind, orphan.path.parent, orphan.path.name[:6]) == (OrphanKind.TEMPORARY, store.root, "probe_")
-
-
-def test_checkpoints_of_earlier_releases(config_file: Path) -> None:
-    """Those that were moved away, and each epoch's: the store has windows, so no start reads one."""
-    root = open_store(str(config_file)).root.local / "checkpoint"
-    for name in ("checkpoint.set-aside-1", "checkpoint/000001", "checkpoint/000003", "checkpoint/000002.set-aside-1"):
-        (root.parent / name).mkdir(parents=True)
-    found = [(orphan.kind, orphan.path.name, orphan.is_abandoned) for orphan in listed(config_file)]
-    assert found == [
-        (OrphanKind.CHECKPOINT, "checkpoint.set-aside-1", True),
-        (OrphanKind.CHECKPOINT, "000001", True),
-        (OrphanKind.CHECKPOINT, "000002.set-aside-1", True),
-        (OrphanKind.CHECKPOINT, "000003", True),
-    ]

@@ -40,12 +40,11 @@ def problems_of(file: Path, *, overrides: tuple[str, ...] = (), environment: dic
 
 
 def test_defaults_and_paths_come_from_the_file_s_place(tmp_path: Path) -> None:
-    """The name is the file's, paths start at its folder, the store and the checkpoint lie beside it."""
+    """The name is the file's, paths start at its folder, the store lies beside it."""
     config = load_config(written(tmp_path), environment={})
     assert config.name == "clicks"
     assert config.source.path == str(tmp_path / "in")
     assert (config.store.backend, config.store.path) == ("rocksdb", tmp_path / "state/clicks")
-    assert config.checkpoint_path == tmp_path / "state/clicks/checkpoint"
     assert config.sinks.unique == FileSink(format="parquet", path=tmp_path / "out/unique")
     assert config.sinks.error == NoneSink(format="none")
     assert (config.key, config.trigger, config.lookup, config.clock) == (("id",), 10_000_000, "own_bucket", "arrival")
@@ -54,14 +53,13 @@ def test_defaults_and_paths_come_from_the_file_s_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("url", ["s3://bucket/state/clicks", "gs://bucket/x", "az://container/x", "objects:/x"])
 def test_a_store_may_lie_in_an_object_store(url: str, tmp_path: Path) -> None:
-    """Then it has no path here, and the checkpoint lies at the file's place."""
+    """Then it has no path here."""
     config = load_config(written(tmp_path, f"{TEXT}store: {{url: '{url}/'}}\n"), environment={})
     assert config.store.url == url.replace("objects:", "objects://")
     assert config.store.place.url == config.store.url
     assert not config.store.is_local
     with pytest.raises(ValueError, match="not on this machine"):
         config.store.path  # noqa: B018
-    assert config.checkpoint_path == tmp_path / "state/clicks/checkpoint"
 
 
 def test_an_object_store_holds_no_port_of_files(tmp_path: Path) -> None:

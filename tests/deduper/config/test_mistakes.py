@@ -272,8 +272,6 @@ sink-in-store | out/duplicate | state/clicks/dup
 sink-csv | {format: none} | {format: csv, path: out/expired}
   17:21: sinks.expired.format: CSV cannot hold column `tags` of type array<string>; write `format: parquet` or `format:
       json`
-checkpoint | name: clicks | name: clicks\ncheckpoint: in/cp
-  2:13: checkpoint: overlaps source.path (in): one lies inside the other; keep the checkpoint outside the input
 trigger-number | name: clicks | name: clicks\ntrigger: 10
   2:10: trigger: a duration needs a unit, found `10`; write `10s` for seconds; units are w, d, h, m, s, ms, us; or write
       `available_now`
@@ -376,7 +374,7 @@ def test_a_cluster_takes_a_file_store_that_its_hosts_see(
 
 
 SETTINGS = [
-    *("name", "source", "key", "null_keys", "digest", "expiry", "store", "sinks", "checkpoint", "trigger", "spark"),
+    *("name", "source", "key", "null_keys", "digest", "expiry", "store", "sinks", "trigger", "spark"),
     *("source.format", "source.path", "source.file_format", "source.schema", "source.max_files_per_batch"),
     *("source.header", "source.delimiter", "expiry.by", "expiry.field", "expiry.period", "expiry.span", "expiry.unit"),
     *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump", "expiry.buckets"),

@@ -27,6 +27,7 @@ from deduper.seeding.run import SeedReport, Statement, plan_seed, seed
 from deduper.seeding.source import SeedInput
 from deduper.testing import Oracle, Row, Settings
 from deduper.window.completeness import complete_since, is_complete
+from tests import triggers
 from tests.spark.harness import Job
 
 pytestmark = pytest.mark.slow
@@ -76,6 +77,7 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Jo
     session = cast(SparkSession, SimpleNamespace(sparkContext=context))
     monkeypatch.setattr("deduper.service.job.require_promises", lambda *_: None)
     monkeypatch.setattr("deduper.window.jobs.local.read_plan", lambda *_: None)
+    triggers.stand_in(monkeypatch)
 
     def make(name: str = "job", **settings: Any) -> Job:
         directory = tmp_path / name

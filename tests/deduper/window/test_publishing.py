@@ -450,7 +450,7 @@ def make(windows: Windows, job: Job) -> None:
     """The window of a batch."""
     batch = job.batch()
     with windows.attempted(batch.batch_id):
-        windows.make(batch.source, batch.batch_id)
+        windows.make(batch.source, batch.batch_id, judged=lambda _: None)
 
 
 def test_a_run_ends_when_its_last_window_is_published(job: Job) -> None:
@@ -483,7 +483,7 @@ def test_a_stop_while_a_window_waits_for_the_one_before(job: Job) -> None:
     job.topics.gate.set()
     with pytest.raises(StopRequested):
         make(windows, job)
-    windows.check_owner()
+    windows.between()
     windows.wait_until_published()
     assert (windows.failure, stop.reason, job.committed, job.mark) == (None, "signal", 1, -1)
 
@@ -492,13 +492,12 @@ def test_a_failed_publication_ends_an_idle_job(job: Job) -> None:
     """No batch may ever come: it is noticed between two."""
     windows, stop, _ = windows_of(job)
     make(windows, job)
-    windows.check_owner()
+    windows.between()
     assert windows.failure is None
     job.topics.failure = DeduperError("a record is too large")
     job.topics.gate.set()
     until(lambda: job.runner.publication_failure is not None)
-    windows._next_check = 0.0
-    windows.check_owner()
+    windows.between()
     assert windows.failure is job.topics.failure
     assert stop.is_requested
     with pytest.raises(StopRequested):

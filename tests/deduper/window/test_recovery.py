@@ -288,25 +288,6 @@ def test_whatever_breaks_after_a_take_over_is_told_as_that(config: Config) -> No
     assert isinstance(recovery.reason_to_stop(log, broken), FencedError)
 
 
-@pytest.mark.parametrize(("of_topics", "windows", "is_kept"), [(False, 0, False), (True, 0, True), (True, 1, False)])
-def test_the_checkpoint_of_an_earlier_release_is_removed(
-    config: Config, tmp_path: Path, *, of_topics: bool, windows: int, is_kept: bool
-) -> None:
-    """The job plans its windows itself. Until the first one of topics it says where they were begun."""
-    if of_topics:
-        config = config_of(tmp_path / "topics", TOPICS)
-    log = owned(config)
-    recover(config, log)
-    for window in range(windows):
-        log.place(commit(window, log.state.epoch, pieces=(), outputs=(), sources=None))
-    kept = config.checkpoint_path / "000001/sources"
-    kept.mkdir(parents=True)
-    (config.checkpoint_path / "mine").touch()
-    recover(config, owned(config))
-    assert kept.exists() == is_kept
-    assert (config.checkpoint_path / "mine").exists()
-
-
 @pytest.mark.parametrize("point", ["window.6.checked", "window.6.half"])
 def test_who_wakes_before_a_mark_sets_it_back_nowhere(
     config: Config, monkeypatch: pytest.MonkeyPatch, point: str

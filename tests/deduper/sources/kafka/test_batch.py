@@ -64,14 +64,10 @@ class Cluster:
         return Held(self.topic_ids(topics), first, last)
 
 
-def source_of(
-    directory: Path, cluster: Cluster, judged: Ends | None, *, checkpoint: Path | None = None, **settings: Any
-) -> KafkaBatches:
+def source_of(directory: Path, cluster: Cluster, judged: Ends | None, **settings: Any) -> KafkaBatches:
     """The source of a job whose store has judged so far; None for a new one."""
     source = kafka_source(loaded(BASE, directory)).model_copy(update=settings)
-    return KafkaBatches(
-        source, cast("Any", cluster), judged, cast("Any", Watch()), checkpoint=checkpoint or directory / "checkpoint"
-    )
+    return KafkaBatches(source, cast("Any", cluster), judged, cast("Any", Watch()))
 
 
 class Watch:
@@ -146,19 +142,6 @@ def test_a_job_that_begins_at_the_end_records_where(tmp_path: Path, start: Any) 
     """
     batch = batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets=start)
     assert (batch.ranges, batch.extra()) == ((), {ENDS: [["clicks", "id-1", False, [[0, 100], [1, 100]]]]})
-
-
-def test_a_job_goes_on_where_an_earlier_release_began(tmp_path: Path) -> None:
-    """At a beginning that no window has recorded; what cannot be read counts as absent."""
-    first = tmp_path / "checkpoint/000002/sources/0/0"
-    first.parent.mkdir(parents=True)
-    first.write_text('\0v1\n{"clicks":{"0":30,"1":40}}')
-    assert taken(batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets="latest")) == [
-        (0, 30, 100),
-        (1, 40, 100),
-    ]
-    first.write_text("torn")
-    assert taken(batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets="latest")) == []
 
 
 def test_a_topic_that_comes_after_the_first_window_begins_at_its_beginning(tmp_path: Path) -> None:
