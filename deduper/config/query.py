@@ -30,6 +30,8 @@ class QuerySource(Section):
 
     format: Literal["query"] = "query"
     parsed_columns: tuple[Column, ...]
+    row_place: tuple[str, ...] = ()
+    """The columns that name a row's place: those of its source, and last its number there; none: Spark's."""
     arrow: tuple[Any, ...]  # pyarrow.DataType of each: what a file's reader finds out from the declared type
 
     @property

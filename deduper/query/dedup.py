@@ -71,6 +71,9 @@ class Deduper:
         shards: slices of the key space, judged side by side.
         memory: the most bytes of tables in memory, over all processes: `2GiB`.
         metrics_port: serve the metrics of a job on this port of 127.0.0.1, for Prometheus, while the store is open.
+        place: the columns that say where a row comes from, the last of them its number there, an integer: `["topic",
+            "partition", "offset"]`. Outputs and commands name first copies by them. By default `_dedup_source` and
+            `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
         on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
         take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
         settings: any other setting of `store` (`table_disk`, `tables`, `piece_cache`, `first_seen`), `shared_folders`,
@@ -98,6 +101,7 @@ class Deduper:
         shards: int | None = None,
         memory: str | int | None = None,
         metrics_port: int | None = None,
+        place: Sequence[str] | None = None,
         on_new_checkpoint: Literal["warn", "refuse"] = "warn",
         take_over: bool = False,
         **settings: Any,
@@ -120,6 +124,7 @@ class Deduper:
                 **({} if metrics_port is None else {"metrics": {"port": metrics_port}}),
                 **settings,
             },
+            place=place,
             on_new_checkpoint=on_new_checkpoint,
             take_over=take_over,
         )
@@ -129,6 +134,7 @@ class Deduper:
         cls,
         path: str | Path,
         *,
+        place: Sequence[str] | None = None,
         on_new_checkpoint: Literal["warn", "refuse"] = "warn",
         take_over: bool = False,
         overrides: Collection[str] = (),
@@ -143,12 +149,20 @@ class Deduper:
         values = config.model_dump(mode="json", by_alias=True)
         made._start(
             {name: values[name] for name in _FROM_CONFIG},
+            place=place,
             on_new_checkpoint=on_new_checkpoint,
             take_over=take_over,
         )
         return made
 
-    def _start(self, settings: dict[str, Any], *, on_new_checkpoint: str, take_over: bool) -> None:
+    def _start(
+        self, settings: dict[str, Any], *, place: Sequence[str] | None, on_new_checkpoint: str, take_over: bool
+    ) -> None:
+        if place is not None and (isinstance(place, str) or len(place) < 2):
+            raise UsageError(
+                f"place: {place!r}: write a list of columns of the source, and last the row's number there"
+            )
+        self._place = None if place is None else tuple(place)
         if on_new_checkpoint not in ("warn", "refuse"):
             raise UsageError(f"on_new_checkpoint: `{on_new_checkpoint}` is not known; write `warn` or `refuse`")
         _refuse_connect()
@@ -274,7 +288,9 @@ class Deduper:
     def _config(self, session: SparkSession, rows: DataFrame) -> QueryConfig:
         assert self._ports is not None
         found = FrameColumns.of(rows.schema)
-        source = QuerySource(parsed_columns=found.columns, arrow=found.arrow)
+        source = QuerySource(
+            parsed_columns=found.columns, arrow=found.arrow, row_place=found.place_of_rows(self._place)
+        )
         spark = {_MASTER: session.sparkContext.master or DEFAULT_MASTER}
         config = query_config({**self._settings, "spark": spark}, source, sections(self._ports))
         home = staging_home(config)
@@ -436,7 +452,8 @@ class _OpenStore:
     def _make(self, query_id: str, batch_id: int | None, rows: DataFrame) -> None:
         state = self._log.state
         self._calls.judging = state.next_window
-        source = FrameBatch.of(rows, query_id, batch_id, extra=state.extra)
+        has_places = bool(self._config.source.row_place)
+        source = FrameBatch.of(rows, query_id, batch_id, extra=state.extra, has_places=has_places)
         number = state.next_window if batch_id is None else batch_id
         metrics = self._metrics
         try:

@@ -20,7 +20,6 @@ from deduper.preflight.found import Start
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.stop import Stop, restoring_handlers
-from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
@@ -50,6 +49,7 @@ from deduper.window.table_folder import table_settings
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch
     from deduper.service.metrics import JobMetrics
+    from deduper.service.stream import WindowStream
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +128,8 @@ def run(
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
                 try:
+                    from deduper.service.stream import WindowStream  # PySpark has what it needs since 4.2
+
                     stream = WindowStream(source_for(windows), windows, stop, spark, _scratch(config, owned))
                     _run(stream, windows, stop, spark, config, drain=drain)
                 finally:

@@ -18,10 +18,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
-from deduper.config.query import QueryConfig, column_of
+from deduper.config.query import QueryConfig, QuerySource, column_of
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import UsageError
 from deduper.sources.digest_columns import fast_digest, secure_digest
+from deduper.sources.frame_places import MOST_PARTITIONS, FramePlaces
 from deduper.sources.kafka.stream import sent_columns
 from deduper.sources.parsing import key_columns
 from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun
@@ -29,13 +30,15 @@ from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
 from deduper.spark.columns import Selected
 from deduper.tasks.dedup_column import DEDUP
-from deduper.tasks.layout import HI, LO, ORDER, RAW, parsed
+from deduper.tasks.layout import HI, LO, ORDER, PARTITION, RAW, TOPIC, parsed
 from deduper.tasks.read import ReadReceipt, ReadTask
 
 QUERIES = "queries"
 """Of a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
 BATCH = "batch"
 """Of the same: the query id and the batch id of this window; None for rows that are no batch."""
+PLACE_COLUMNS = ("_dedup_source", "_dedup_position")
+_WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _MOST_QUERIES = 100
 _ROW_BITS = 33
 """Of `monotonically_increasing_id`: the number of the row in its partition."""
@@ -76,6 +79,24 @@ class FrameColumns:
         columns = [column_of(field.name, field.dataType.simpleString()) for field in schema]
         return cls(tuple(columns), tuple(arrow))
 
+    def place_of_rows(self, asked: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The columns that name a row's place; by default `PLACE_COLUMNS`, if both are there.
+
+        Raises:
+            UsageError: a column is missing, or the last one is no whole number.
+        """
+        types = {column.name: column.type.name for column in self.columns}
+        if asked is None:
+            if not set(PLACE_COLUMNS) <= types.keys():
+                return ()
+            asked = PLACE_COLUMNS
+        for name in asked:
+            if name not in types:
+                raise UsageError(f"place: the DataFrame has no column `{name}`; it has {', '.join(types)}")
+        if types[asked[-1]] not in _WHOLE_NUMBERS:
+            raise UsageError(f"place: `{asked[-1]}` is {types[asked[-1]]}: the last column is a row's number, a bigint")
+        return asked
+
 
 class FramePlan:
     """The plan for the DataFrames of a query, as `ReadPlan` is that for a job's tuples.
@@ -97,7 +118,11 @@ class FramePlan:
         }
         if config.topic_ports:
             made |= _sent(columns)
-        self._given = Selected(session, [made[name].alias(name) for name in record_layout(config).schema.names])
+        names = [*record_layout(config).schema.names]
+        if config.source.row_place:
+            made |= _named_places(config.source)
+            names += [TOPIC, PARTITION]
+        self._given = Selected(session, [made[name].alias(name) for name in names])
 
     def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:
         """The columns of every row that the reading tasks get; see `tasks.layout`. No row has a raw text to keep."""
@@ -116,13 +141,22 @@ class FrameBatch:
     query_id: str
     batch_id: int | None
     queries: tuple[tuple[str, int], ...]
+    has_places: bool
     partitions: tuple[BatchPartition, ...] = ()
 
     @classmethod
-    def of(cls, tuples: DataFrame, query_id: str, batch_id: int | None, *, extra: Mapping[str, Any]) -> FrameBatch:
-        """A batch that was not read. `extra` is that of the newest commit record."""
+    def of(
+        cls,
+        tuples: DataFrame,
+        query_id: str,
+        batch_id: int | None,
+        *,
+        extra: Mapping[str, Any],
+        has_places: bool = False,
+    ) -> FrameBatch:
+        """A batch that was not read. `extra` is that of the newest commit record; `has_places`: columns name places."""
         unread = _partition(query_id, batch_id, 0, rows=0)
-        return cls(tuples, query_id, batch_id, tuple(last_batches(extra).items()), (unread,))
+        return cls(tuples, query_id, batch_id, tuple(last_batches(extra).items()), has_places, (unread,))
 
     @property
     def is_known_by_digests(self) -> bool:
@@ -131,8 +165,9 @@ class FrameBatch:
 
     def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
         """Spill the rows; see `SourceBatch`."""
-        receipts, rows = run.by_spark(self.tuples, task)
-        return BatchRead(replace(self, partitions=self._read_partitions(receipts)), receipts, rows)
+        receipts, rows = run.by_spark(self.tuples, replace(task, places=FramePlaces()) if self.has_places else task)
+        partitions = self._found_partitions(receipts) if self.has_places else self._read_partitions(receipts)
+        return BatchRead(replace(self, partitions=partitions), receipts, rows)
 
     def after_failure(self, error: Exception) -> FrameBatch:
         """No row of a DataFrame is unreadable by itself: what fails is the query's. Raises the error."""
@@ -162,6 +197,23 @@ class FrameBatch:
             for ordinal in range(max(rows, default=0) + 1)
         )
 
+    def _found_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
+        """Those that the rows name, by their ordinals; no two have one name, and ordinals between them have no rows."""
+        found = {one.ordinal: one for receipt in receipts for one in receipt.found}
+        made, taken = [], set[str]()
+        for ordinal in range(max(found, default=0) + 1):
+            partition = _partition(self.query_id, self.batch_id, ordinal, rows=0)
+            one = found.get(ordinal)
+            if one is not None:
+                in_frame = _name(self.query_id, self.batch_id, ordinal % MOST_PARTITIONS)
+                name = in_frame if one.name is None else one.name
+                if name in taken:  # rows of one source in two partitions of the DataFrame
+                    name = f"{name} ({in_frame})"
+                taken.add(name)
+                partition = replace(partition, name=name, end=one.end)
+            made.append(partition)
+        return tuple(made)
+
 
 def last_batches(extra: Mapping[str, Any]) -> dict[str, int]:
     """The last batch of each query that a store knows, from the `extra` of its newest commit record."""
@@ -172,6 +224,17 @@ def _order() -> SparkColumn:
     number = F.monotonically_increasing_id()
     partition = F.shiftleft(F.shiftright(number, _ROW_BITS), POSITION_BITS)
     return partition.bitwiseOR(number.bitwiseAND(F.lit((1 << _ROW_BITS) - 1)))
+
+
+def _named_places(source: QuerySource) -> dict[str, SparkColumn]:
+    """The columns that `FramePlaces` takes. A null in one of them names no place."""
+    *names, position = source.row_place
+    texts = [F.col(backticked(name)).cast("string") for name in names]
+    return {
+        TOPIC: F.concat(*(part for text in texts for part in (F.lit("-"), text))).substr(2, 1 << 30),
+        PARTITION: F.spark_partition_id(),
+        ORDER: F.col(backticked(position)).cast("bigint"),
+    }
 
 
 def _value(column: Column) -> SparkColumn:
@@ -204,6 +267,10 @@ def _sent(columns: Sequence[Column]) -> dict[str, SparkColumn]:
 
 def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:
     """A source partition; no two of a window have one name, by which rows are found again."""
-    batch = "rows" if batch_id is None else f"batch {batch_id}" + (f" of query {query_id[:8]}" if query_id else "")
     digest = blake2b(f"{query_id}/{batch_id}/{ordinal}".encode(), digest_size=16).digest()
-    return BatchPartition(f"{batch}, partition {ordinal}", digest, version=0, end=rows)
+    return BatchPartition(_name(query_id, batch_id, ordinal), digest, version=0, end=rows)
+
+
+def _name(query_id: str, batch_id: int | None, partition: int) -> str:
+    batch = "rows" if batch_id is None else f"batch {batch_id}" + (f" of query {query_id[:8]}" if query_id else "")
+    return f"{batch}, partition {partition}"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +30,23 @@ from deduper.tasks.layout import RecordLayout
 from deduper.tasks.receipts import cpu_seconds
 
 
+class FoundPartition(NamedTuple):
+    """A source partition that a reading task has found in its records. `name` None: they name none."""
+
+    ordinal: int
+    name: str | None
+    end: int
+    rows: int
+
+
 class RecordPlaces(Protocol):
     """Finds the places of records that come without; pickled into the job."""
 
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records that the window takes, with their source order in ORDER."""
+
+    def found(self) -> tuple[FoundPartition, ...]:
+        """The source partitions of the records so far, where only the records name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,7 @@ class ReadReceipt:
     `first_order` is the least source order, 0 without rows. `left_out` are records that the window does not take.
     `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
     admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`.
-    `spilled_bytes` is the size of the records as they were left.
+    `spilled_bytes` is the size of the records as they were left. `found`: see `RecordPlaces`.
     """
 
     name: str
@@ -75,6 +87,7 @@ class ReadReceipt:
     lateness: SpanCounts = NO_SPANS
     seconds: dict[str, float] = field(default_factory=dict)
     spilled_bytes: int = field(default=0, compare=False)
+    found: tuple[FoundPartition, ...] = ()
 
 
 def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -85,7 +98,7 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
         receipt = spill(task, batches if placed is None else placed)
         if receipt is not None:
             if placed is not None:
-                receipt = replace(receipt, left_out=placed.left_out)
+                receipt = replace(receipt, left_out=placed.left_out, found=placed.places.found())
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(receipt)], pa.binary())], ["receipt"])
 
     return read
@@ -146,13 +159,13 @@ class _Placed(Iterator[pa.RecordBatch]):
     """Records with their places, and how many the window does not take."""
 
     def __init__(self, places: RecordPlaces, batches: Iterator[pa.RecordBatch]) -> None:
-        self._places = places
+        self.places = places
         self._batches = batches
         self.left_out = 0
 
     def __next__(self) -> pa.RecordBatch:
         given = next(self._batches)
-        taken = self._places.placed(given)
+        taken = self.places.placed(given)
         self.left_out += given.num_rows - taken.num_rows
         return taken
 

@@ -96,8 +96,7 @@ BRIEF = [
     Kill("start.discarded", DRIVER),
     Kill("judge.piece.after", WORKER),
     Kill("window.4.committed", JVM),
-    Kill("publish.renamed", MACHINE, then=FORGET),
-    Kill("window.6.half", DRIVER, then=TEAR),
+    Kill("publish.renamed", MACHINE, then=TEAR),
 ]
 
 

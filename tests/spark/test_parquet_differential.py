@@ -127,8 +127,8 @@ _ENCODINGS: dict[str, dict[str, Any]] = {
 _OURS_ALONE = ("split", "brotli")
 _ORDINARY = [name for name, options in _ENCODINGS.items() if "column_encoding" not in options and name != "brotli"]
 """Those that values of any type can have."""
-_MORE = 6
-"""Encodings that a night draws for two types beside the first: all of them would take half an hour."""
+_MORE = 1
+"""Encodings that a night draws for two types beside the first: all of them would take hours."""
 
 _ALWAYS = [
     ("uint64", "dictionary", "bigint"),

@@ -527,6 +527,50 @@ def test_rows_between_partitions_keep_their_places(own: SparkSession, tmp_path: 
         assert Counter(map(tuple, again.collect())) == Counter(dict.fromkeys(places, 2))
 
 
+@pytest.mark.parametrize("asked", [["topic", "partition", "offset"], None])
+def test_rows_may_name_their_places(asked: list[str] | None, own: SparkSession, tmp_path: Path) -> None:
+    """First copies are named by them, whatever the partition that Spark reads them in; so do commands find them."""
+    rows = [("a", "clicks", 3, 70), ("b", "clicks", 3, 71), ("c", "clicks", 4, 5), ("d", None, 4, 6)]
+    frame = own.createDataFrame(rows, "k string, topic string, partition int, offset bigint").coalesce(1)
+    if asked is None:
+        frame = frame.selectExpr("k", "concat(topic, '-', partition) as _dedup_source", "offset as _dedup_position")
+    with a_deduper(tmp_path, place=asked, first_seen=True) as dedup:
+        dedup.split(frame)
+        _, duplicate, _, _, _ = dedup.split(frame.filter("k <> 'b'"))
+        firsts = {row["k"]: row["_dedup"]["first_seen"] for row in duplicate.collect()}
+    assert {key: (first["source"], first["position"]) for key, first in firsts.items()} == {
+        "a": ("clicks-3", 70),
+        "c": ("clicks-4", 5),
+        "d": ("rows, partition 0", 3),
+    }
+
+
+def test_one_source_in_two_partitions_has_two_names(own: SparkSession, tmp_path: Path) -> None:
+    """By a name and a position a row is found again."""
+    frame = own.createDataFrame([("a", "s", 1), ("b", "s", 1)], "k string, s string, n int").repartitionByRange(2, "k")
+    with a_deduper(tmp_path, place=["s", "n"], first_seen=True) as dedup:
+        dedup.split(frame)
+        _, duplicate, _, _, _ = dedup.split(frame)
+        firsts = {row["k"]: row["_dedup"]["first_seen"]["source"] for row in duplicate.collect()}
+    assert firsts == {"a": "s", "b": "s (rows, partition 1)"}
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("offset", "place: 'offset': write a list"),
+        (["offset"], "write a list of columns"),
+        (["k", "no"], "place: the DataFrame has no column `no`; it has k"),
+        (["k", "k"], "place: `k` is string: the last column is a row's number, a bigint"),
+    ],
+)
+def test_places_are_checked(place: Any, message: str, own: SparkSession, tmp_path: Path) -> None:
+    """By the constructor, or by the first batch before anything is written."""
+    with pytest.raises(UsageError, match=message):
+        a_deduper(tmp_path, place=place).split(keys(own, "a"))
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.night(but=["3"])
 @pytest.mark.parametrize("part", range(20))
 def test_random_histories(part: int, own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from deduper.core.clock import POSITION_BITS
 from deduper.kafka.offsets import OffsetRange, TopicPartition
 from deduper.tasks.layout import ORDER, PARTITION, TOPIC
+from deduper.tasks.read import FoundPartition
 
 NOWHERE = -1
 
@@ -35,6 +36,10 @@ class OffsetPlaces:
         placed = pa.RecordBatch.from_pydict({**columns, ORDER: pa.array(places)})
         taken = places != NOWHERE
         return placed if taken.all() else placed.filter(pa.array(taken))
+
+    def found(self) -> tuple[FoundPartition, ...]:
+        """None: the window has its ranges from the plan."""
+        return ()
 
     def of(self, topics: pa.Array, partitions: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """The source order of every record, NOWHERE for those in none of the ranges: they were judged before."""
