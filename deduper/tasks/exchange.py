@@ -37,7 +37,7 @@ LATEST = "latest"
 VERDICT, REASON = "verdict", "reason"
 WINDOW, ORIGIN = "window", "origin"
 
-_ROWS, _KEYS, _LEFT = ".rows", ".keys", "left-"
+_ROWS, _KEYS = ".rows", ".keys"
 
 OfReaders = list[tuple[int, pa.RecordBatch]]
 """Batches of one shard by the number of their reading task, in source order."""
@@ -150,9 +150,11 @@ def writing(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWrit
 
 def hand_over(directory: Path, to: Path) -> None:
     """Move the files of reading tasks to another folder, to be overwritten; no task may have any of them open."""
-    written = [file for file in directory.iterdir() if file.suffix in (_ROWS, _KEYS)]
-    for number, file in enumerate(file for file in written if not file.name.startswith(_LEFT)):
-        file.rename(to / f"{_LEFT}{number}{file.suffix}")
+    for kind in (_ROWS, _KEYS):
+        left = to / _left(kind)
+        left.mkdir()
+        for file in directory.glob(f"*{kind}"):
+            file.rename(left / file.name)
 
 
 @contextmanager
@@ -171,12 +173,23 @@ def _new_file(path: str) -> Iterator[pa.NativeFile]:
 
 
 def _takes_one_over(path: str) -> bool:
-    """Whether there was a file of this kind to write over, which has this name now."""
-    for left in Path(path).parent.glob(f"{_LEFT}*{Path(path).suffixes[0]}"):
-        with suppress(FileNotFoundError):  # another task was faster
-            left.rename(path)
-            return True
+    """Whether there was a file of this kind to write over, which has this name now.
+
+    Left files have folders of their own: a window has four files for every source partition, and a look through all of
+    them for each would cost the square.
+    """
+    to = Path(path)
+    with suppress(FileNotFoundError), os.scandir(to.parent / _left(to.suffixes[0])) as left:
+        for file in left:
+            with suppress(FileNotFoundError):  # another task was faster
+                Path(file).rename(path)
+                return True
     return False
+
+
+def _left(kind: str) -> str:
+    """The folder of left files with this suffix."""
+    return f"left-{kind.removeprefix('.')}"
 
 
 def mapped(path: str) -> pa.ipc.RecordBatchFileReader:

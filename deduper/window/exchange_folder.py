@@ -205,7 +205,7 @@ def _remove(folder: Path) -> None:
 
 def _size(folder: Path) -> int:
     size = 0
-    for file in folder.glob("*"):
+    for file in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
             size += file.stat().st_size
     return size

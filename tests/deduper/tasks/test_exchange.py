@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -228,11 +230,36 @@ def test_the_next_attempt_writes_over_what_the_last_one_has_left(tmp_path: Path,
     assert (new / "3c.keys").read_bytes() == (folder / "3c.keys").read_bytes()
     places.leave(folder)
     folder = places.make(ATTEMPT)
-    assert len(list(folder.glob("*.rows"))) == len(list(folder.glob("*.keys"))) == len(names)
+    assert len(list(folder.glob("left-rows/*"))) == len(list(folder.glob("left-keys/*"))) == len(names)
     places.leave(folder)
     places.close()
     places.close()
     assert not list(folder.parent.iterdir())
+
+
+def test_a_file_looks_at_one_that_is_left_and_at_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of 10,000 files has 40,000 of these, and took hours when each looked at all."""
+    places = places_in(tmp_path)
+    folder = places.make(ATTEMPT)
+    for number in range(20):
+        spilled(folder, f"{number}", 1)
+    places.leave(folder)
+    folder = places.make(ATTEMPT)
+    looked_at = []
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def counting(path: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scandir(path) as found:
+            yield (looked_at.append(entry.name) or entry for entry in found)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(exchange.os, "scandir", counting)
+    for number in range(20):
+        spilled(folder, f"{number}", 1)
+    assert len(looked_at) == 40
+    monkeypatch.undo()
+    places.leave(folder)
+    places.close()
 
 
 def test_nothing_is_left_on_the_disk(tmp_path: Path, room: SimpleNamespace) -> None:
