@@ -1,20 +1,26 @@
 """Limits the bytes of tables in a directory, over all shards and processes of a store on this machine.
 
-Bytes are counted from the directory, so processes need no agreement. The least recently used table goes first, by the
-file's modification time (set when a table is pinned). A table of another shard is evicted only under that shard's lock,
-taken without waiting; tables of a shard at work stay.
+Bytes are counted from the directory. Who counts them and then takes some holds the lock of that directory meanwhile
+(`taking_room`): two that count at one moment would both take what is free. The least recently used table goes first, by
+the file's modification time (set when a table is pinned). A table of another shard is evicted only under that shard's
+lock, taken without waiting; tables of a shard at work stay.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bucket_store.tables.generation import try_lock
+
+_ROOM_WAIT_S, _ROOM_LOOK_S = 10.0, 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,35 @@ class Tier:
                         except FileNotFoundError:
                             continue
                         yield _Table(Path(entry.path), status.st_size, status.st_mtime_ns)
+
+
+@contextlib.contextmanager
+def taking_room(directory: Path) -> Iterator[None]:
+    """Around the counting and the taking of bytes of a store's tables, over all processes of this machine.
+
+    A holder that is frozen blocks nobody for longer than `_ROOM_WAIT_S`: then the limit may be passed by what it takes
+    when it wakes.
+    """
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:  # the tables are being removed, and nothing is counted
+        yield
+        return
+    try:
+        until = time.monotonic() + _ROOM_WAIT_S
+        while not _locked(fd) and time.monotonic() < until:
+            time.sleep(_ROOM_LOOK_S)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _copy(table: _Table, target: Path) -> bool:

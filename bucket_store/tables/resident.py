@@ -19,7 +19,7 @@ from bucket_store import failpoints
 from bucket_store.errors import SpaceError
 from bucket_store.pieces.piece import BucketEntries
 from bucket_store.pieces.reader import Part, PieceReader
-from bucket_store.tables.eviction import Tier
+from bucket_store.tables.eviction import Tier, taking_room
 from bucket_store.tables.generation import Generation
 from bucket_store.tables.kernels import ordered_expiry
 from bucket_store.tables.mapped import empty_beside, keep_mapped, mapped_table
@@ -200,8 +200,8 @@ class ResidentTables:
     def _create(self, bucket: int, keys: int, coming: int, slack: int, *, keep: Collection[Path] = ()) -> TableFile:
         """An empty table with room for so many keys, `coming` of them new, in the first tier that takes it."""
         capacity = capacity_for(keys)
-        # One thread at a time: two that count the same free bytes would both take them.
-        with self._space:
+        # One thread and one process at a time: two that count the same free bytes would both take them.
+        with self._space, taking_room(self._tiers[0].locks):
             likely = self._likely_capacity(bucket, keys, coming)
             if likely > capacity and self._tiers[0].has_room(file_bytes(self._layout, likely + slack)):
                 table = self._create_in(self._directories[0], bucket, likely, slack)

@@ -10,11 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -22,6 +25,7 @@ import xxhash
 from bucket_store.errors import CorruptionError, StaleViewError
 from bucket_store.pieces import reader as piece_reader
 from bucket_store.pieces.open import open_backend
+from bucket_store.tables import eviction, resident
 from bucket_store.tables import generation as generation_module
 from bucket_store.tables.generation import ShardDirectories, last_used_us, open_generation
 from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
@@ -256,20 +260,65 @@ def test_bytes_are_counted_over_all_shards(tmp_path: Path) -> None:
     for shard in shards:
         commit_buckets(shard, range(1), seed=1)
 
-    def resident() -> list[str]:
+    def in_memory() -> list[str]:
         return sorted(path.parts[-3] for path in tmp_path.glob("memory/*/*/1/*.table"))
 
     with ShardTables.open(settings, shards[0].pieces, shards[0].view()) as at_work:
         at_work.load([0])
         with ShardTables.open(settings, shards[1].pieces, shards[1].view()) as tables:
             tables.load([0])
-        assert resident() == ["0000", "0001"]
+        assert in_memory() == ["0000", "0001"]
         with ShardTables.open(settings, shards[2].pieces, shards[2].view()) as tables:
             tables.load([0])
             assert tables.counters.evicted == 1
-        assert resident() == ["0000", "0002"]
+        assert in_memory() == ["0000", "0002"]
     for shard in shards:
         check_all(settings, shard)
+
+
+def at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
+    """So many shards build a table each at one moment, in room for one: the bytes of each in memory."""
+    shards = [make_shard(tmp_path, FULL, shard=shard) for shard in range(count)]
+    settings = make_settings(tmp_path, FULL, memory=small_table_bytes(FULL), disk=0)
+    for shard in shards:
+        commit_buckets(shard, range(1), seed=1)
+    create = resident.create_table
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        time.sleep(0.05)
+        return create(*given, **named)
+
+    monkeypatch.setattr(resident, "create_table", slowly)
+    together = threading.Barrier(count)
+
+    def build(shard: Shard) -> None:
+        with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
+            together.wait()
+            check(tables, shard, 0, random_keys(1, 20))
+            together.wait()
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(build, shards))
+    return [path.stat().st_size for path in tmp_path.glob("memory/*/*/1/*.table")]
+
+
+def test_shards_at_work_take_no_more_than_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counts and takes by itself: the others do not see the same bytes free meanwhile."""
+    assert at_once(tmp_path, monkeypatch, 4) == [small_table_bytes(FULL)]
+
+
+def test_who_is_frozen_while_it_takes_room_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait a moment, and go on."""
+    monkeypatch.setattr(eviction, "_ROOM_WAIT_S", 0.05)
+    settings = make_settings(tmp_path, FULL)
+    shard = make_shard(tmp_path, FULL)
+    commit_buckets(shard, range(2), seed=1)
+    check_all(settings, shard)
+    commit_buckets(shard, range(2, 4), seed=2)
+    with eviction.taking_room(tmp_path / "disk" / FOLDER):
+        check_all(settings, shard)
+    with eviction.taking_room(tmp_path / "nowhere"):
+        pass
 
 
 def test_a_growing_table_that_finds_no_room_is_dropped(tmp_path: Path) -> None:
