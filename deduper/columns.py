@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -270,9 +270,14 @@ class _Reader:
 _SHAPE = "write columns as `name type, name type`"
 
 
+def ddl_of(columns: Iterable[Column]) -> str:
+    """The columns as DDL that Spark parses, whatever a person has written: every name is in backquotes."""
+    return ", ".join(f"{backticked(column.name)} {column.type.text}" for column in columns)
+
+
 def quoted(name: str) -> str:
-    """A name as written in DDL."""
-    return name if re.fullmatch(r"\w+", name) else backticked(name)
+    """A name as written in DDL. Spark takes no other without backquotes: no letter beyond ASCII, no digit first."""
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else backticked(name)
 
 
 def backticked(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from deduper.columns import Column, ColumnType, DdlError, backticked, parse_columns
+from deduper.columns import Column, ColumnType, DdlError, ddl_of, parse_columns
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink
 from deduper.config.messages import findings
@@ -37,7 +37,7 @@ class QuerySource(Section):
     @property
     def columns(self) -> str:
         """The columns as Spark DDL."""
-        return ", ".join(f"{backticked(column.name)} {column.type.text}" for column in self.parsed_columns)
+        return ddl_of(self.parsed_columns)
 
     def column(self, name: str) -> Column | None:
         """The column of exactly this name."""

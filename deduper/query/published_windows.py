@@ -25,6 +25,7 @@ from bucket_store.log.marks import read_published
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin.open_store import open_store
+from deduper.columns import ddl_of
 from deduper.config.files import FileSink
 from deduper.config.sections import PORTS
 from deduper.errors import IntegrityError, UsageError
@@ -146,7 +147,7 @@ def _port(store: str, port: str) -> _Port:
         raise UsageError(
             f"port {port} of {store} is `format: {sink.format}`; only folders of Parquet files are read so"
         )
-    schema = f"{opened.config.source.columns}, {dedup_column(opened.config, port)}"
+    schema = f"{ddl_of(opened.config.source.parsed_columns)}, {dedup_column(opened.config, port)}"
     return _Port(sink.url, opened.log.manifest.store_id, schema)
 
 

@@ -31,6 +31,7 @@ from bucket_store.log.records import OutputFile
 from bucket_store.places.local import LocalNames, on_one_volume
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Names, Place
+from deduper.columns import ddl_of
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink
 from deduper.config.model import Config
@@ -115,7 +116,7 @@ def _restage(
 ) -> list[StagedFile]:
     """A port's rows in its own format, made from the staged ones."""
     paths = [str(file.place) for file in source]
-    rows = session.read.schema(f"{config.source.columns}, {dedup_column(config, port)}").parquet(*paths)
+    rows = session.read.schema(f"{ddl_of(config.source.parsed_columns)}, {dedup_column(config, port)}").parquet(*paths)
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
     folder = sink.place / STAGING / attempt.folder

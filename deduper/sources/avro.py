@@ -9,6 +9,7 @@ something behind it, as with Confluent's header in front, leaves that in the fie
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column
@@ -16,9 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
+from deduper.columns import Column as SourceColumn
 from deduper.config.kafka.sections import KafkaValue
 from deduper.errors import UsageError
 from deduper.spark.kafka_jars import AVRO_MODULE
+from deduper.spark.schemas import spark_schema
 
 MARK = "_dedup_mark"
 _MARK_BYTES = 8
@@ -54,9 +57,9 @@ def is_whole(record: Column, value: Column, settings: KafkaValue) -> Column:
     return whole & (F.length(value) > _HEADER_BYTES) & F.startswith(value, F.lit(b"\0"))
 
 
-def has_valid_text(record: Column, columns: str) -> Column:
+def has_valid_text(record: Column, columns: Sequence[SourceColumn]) -> Column:
     """Whether all text in a record is UTF-8; Avro's libraries write what they are given."""
-    checks = _checks(record, T.StructType.fromDDL(columns))
+    checks = _checks(record, spark_schema(columns))
     return F.coalesce(reduce(Column.__and__, checks, F.lit(True)), F.lit(True))
 
 

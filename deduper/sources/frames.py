@@ -29,6 +29,7 @@ from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun
 from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
 from deduper.spark.columns import Selected
+from deduper.spark.schemas import text_of
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.layout import HI, LO, ORDER, PARTITION, RAW, TOPIC, parsed
 from deduper.tasks.read import ReadReceipt, ReadTask
@@ -76,7 +77,7 @@ class FrameColumns:
                 raise UsageError(
                     f"column `{field.name}` is {exc}, which Spark hands to no Python; cast it, for instance to string"
                 ) from None
-        columns = [column_of(field.name, field.dataType.simpleString()) for field in schema]
+        columns = [column_of(field.name, text_of(field.dataType)) for field in schema]
         return cls(tuple(columns), tuple(arrow))
 
     def place_of_rows(self, asked: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from decimal import Decimal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from deduper.columns import Column as SourceColumn
-from deduper.columns import quoted
+from deduper.columns import ddl_of, quoted
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaValue
@@ -26,6 +27,7 @@ from deduper.sources.text_limits import (
     is_costly_json,
 )
 from deduper.spark.columns import Added, Selected
+from deduper.spark.schemas import spark_schema
 from deduper.tasks.layout import ADMISSION, CATEGORY, EXPIRY, ORDER, RAW
 from deduper.units import UNIT_US
 
@@ -125,8 +127,12 @@ def _json_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     """
     text = F.col(_TEXT)
     # Not where the text is made: a plan with `from_json` is not compiled as a whole.
-    read = F.when(~is_costly_json(text, source.columns), text) if has_decimals(source.parsed_columns) else text
-    record = F.from_json(read, f"{source.columns}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
+    read = F.when(~is_costly_json(text, source.parsed_columns), text) if has_decimals(source.parsed_columns) else text
+    record = F.from_json(
+        read,
+        spark_schema(source.parsed_columns, T.StructField(_CORRUPT, T.StringType())),
+        {"columnNameOfCorruptRecord": _CORRUPT},
+    )
     mark = F.xxhash64(text).cast("string")
     followed = F.get_json_object(F.concat(F.lit("["), text, F.lit(","), mark, F.lit("]")), "$[1]").eqNullSafe(mark)
     more = F.when(F.col(_INNER), ~followed).otherwise(False)
@@ -150,7 +156,7 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     # To Spark's parser U+FFFF is a line end: what follows it would become a part of the next record.
     refused = F.contains(text, F.lit("\uffff")) | has_too_many_fields(text, given, len(columns), source.delimiter)
     filled = F.when(~refused, filled)
-    schema = f"{source.columns}, {_END} string, {_CORRUPT} string"
+    schema = f"{ddl_of(columns)}, {_END} string, {_CORRUPT} string"
     # Spark takes a backslash in a delimiter for the beginning of an escape.
     separator = source.delimiter.replace("\\", "\\\\")
     options = {"columnNameOfCorruptRecord": _CORRUPT, "sep": separator, "escape": '"', "mode": "PERMISSIVE"}

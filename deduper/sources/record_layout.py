@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from deduper.arrow_columns import arrow_type
 from deduper.columns import Column
 from deduper.config.model import Config
 from deduper.config.query import QuerySource
 from deduper.spark.arrow_types import arrow_of
+from deduper.spark.schemas import spark_type
 from deduper.tasks.layout import RecordLayout
 
 
@@ -29,10 +28,6 @@ def record_layout(config: Config) -> RecordLayout:
 
 def arrow_types(columns: Sequence[Column]) -> list[pa.DataType]:
     """How Arrow has declared columns."""
-    return [arrow_type(column.type) if column.type.is_scalar else _nested(column) for column in columns]
-
-
-def _nested(column: Column) -> pa.DataType:
-    # Only Spark's parser knows nested types.
-    struct = cast(StructType, StructType.fromDDL(f"x {column.type.text}"))
-    return arrow_of(struct["x"].dataType)
+    return [
+        arrow_type(column.type) if column.type.is_scalar else arrow_of(spark_type(column.type)) for column in columns
+    ]

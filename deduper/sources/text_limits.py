@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from deduper.columns import Column as SourceColumn
-from deduper.columns import quoted
+from deduper.columns import backticked
+from deduper.spark.schemas import spark_schema
 
 MOST_FIELDS = 20_480
 """Of a CSV line, with Spark's parser. It throws when a line has more."""
@@ -42,7 +43,7 @@ def has_decimals(columns: Sequence[SourceColumn]) -> bool:
     return any("decimal(" in column.type.text for column in columns)
 
 
-def is_costly_json(text: Column, ddl: str) -> Column:
+def is_costly_json(text: Column, columns: Sequence[SourceColumn]) -> Column:
     """Whether a JSON text has a number that Spark must not compute; also true of one that is no JSON, where it may.
 
     Names that stand twice are found too: of both values, Spark computes a number.
@@ -52,7 +53,7 @@ def is_costly_json(text: Column, ddl: str) -> Column:
     )
     # The text as Jackson writes it, with nothing escaped that need not be; numbers that were not quoted are rounded.
     written = F.try_element_at(F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>"), F.lit(1))
-    names = "|".join(_named(T.StructType.fromDDL(ddl)))
+    names = "|".join(_named(spark_schema(columns)))
     # What is left without strings: an escaped quote ends none.
     naked = F.regexp_replace(F.regexp_replace(text, r"(?s)\\.", ""), "\"[^\"]*\"|'[^']*'", '""')
     is_costly = written.isNull() | written.rlike(f"(?s){names}") | naked.rlike(_NAKED_EXPONENT)
@@ -64,7 +65,7 @@ def is_costly_csv(text: Column, filled: Column, columns: Sequence[SourceColumn],
 
     `filled` is the line with all its fields.
     """
-    record = F.from_csv(filled, ", ".join(f"{quoted(column.name)} string" for column in columns), options)
+    record = F.from_csv(filled, ", ".join(f"{backticked(column.name)} string" for column in columns), options)
     is_costly = F.lit(False)
     for column in columns:
         if has_decimals([column]):

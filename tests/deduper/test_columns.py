@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deduper.columns import DdlError, parse_columns
+from deduper.columns import DdlError, backticked, ddl_of, parse_columns, quoted
 
 
 def test_columns_in_their_order_with_sparks_own_type_names() -> None:
@@ -59,3 +59,17 @@ def test_a_mistake_has_its_offset(text: str, offset: int, message: str) -> None:
     with pytest.raises(DdlError) as caught:
         parse_columns(text)
     assert (caught.value.offset, str(caught.value)) == (offset, message)
+
+
+@pytest.mark.parametrize("name", ["größe", "ключ", "1st", "a b", "a.b", "a`b", "ſ", "x²"])
+def test_names_that_spark_takes_in_backquotes_alone(name: str) -> None:
+    """Every other name than an ASCII identifier has them, and reads back as it was."""
+    assert quoted(name) == backticked(name)
+    (column,) = parse_columns(f"{backticked(name)} struct<{backticked(name)}: int>")
+    assert column.type.text == f"struct<{backticked(name)}:int>"
+    assert parse_columns(ddl_of([column])) == (column,)
+
+
+def test_plain_names_stay_bare() -> None:
+    """Messages and stored descriptions show them as they are."""
+    assert [quoted(name) for name in ("a", "_a1", "Ab")] == ["a", "_a1", "Ab"]

@@ -35,6 +35,7 @@ from deduper.ranges.batch.times import TIMES
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
 from deduper.ranges.batch.workers import Shared, arrow_columns, map_in_arrow, shared_by_workers
 from deduper.sources.digest_columns import fast_digest
+from deduper.spark.schemas import type_of_ddl
 
 INDEX_BYTES = 256 << 20
 _ANSWERS = "__range_job_answers"
@@ -106,9 +107,7 @@ def range_aggregate(
         asked_points=(time,) if per == "event" else (start, end),
         indexed_points=(start, end) if per == "event" else (time,),
         aggregates=aggregates,
-        own_types={
-            name: _arrow(T.DataType.fromDDL(one.type)) for name, one in aggregates.items() if isinstance(one, Own)
-        },
+        own_types={name: _arrow(type_of_ddl(one.type)) for name, one in aggregates.items() if isinstance(one, Own)},
     )
     columns = sorted({*work.indexed_points, *(one.column for one in aggregates.values() if one.column is not None)})
     answers = T.StructType(_answer_fields(aggregates, indexed.schema))
@@ -227,7 +226,7 @@ def _answer_fields(aggregates: Mapping[str, AnyAggregate], indexed: T.StructType
 
 def _answer_type(one: AnyAggregate, indexed: T.StructType) -> T.DataType:
     if isinstance(one, Own):
-        return T.DataType.fromDDL(one.type)
+        return type_of_ddl(one.type)
     if one.column is None or one.kind in (Kind.COUNT, *OF_NUMBERS):
         return from_arrow_type(answer_type(one, one.column and _arrow(indexed[one.column].dataType)))
     of_column = indexed[one.column].dataType

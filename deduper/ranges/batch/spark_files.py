@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from deduper.columns import parse_columns
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.errors import DeduperError, IntegrityError
@@ -19,6 +20,7 @@ from deduper.ranges.batch.report import Report, plan_text
 from deduper.ranges.batch.settings import InputFiles, RangeJob
 from deduper.sources.parsing import CHANGED, LINE, ROW, file_parsing, record_column
 from deduper.spark.failures import cannot_write, plain_cause, raised_in_worker
+from deduper.spark.schemas import spark_schema
 from deduper.spark.session import end_session, start_session
 from deduper.tasks.layout import ADMISSION, ORDER, RAW
 
@@ -76,7 +78,9 @@ def _plainer(exc: PySparkException, job: RangeJob) -> Exception:
 
 def _read(session: SparkSession, files: InputFiles) -> DataFrame:
     if files.format == "parquet":
-        reader = session.read if files.columns is None else session.read.schema(files.columns)
+        reader = (
+            session.read if files.columns is None else session.read.schema(spark_schema(parse_columns(files.columns)))
+        )
         return reader.parquet(str(files.path))
     # Parsed once, with all columns: a reader of fewer columns would find fewer mistakes.
     return _records(session, files).persist(StorageLevel.DISK_ONLY)

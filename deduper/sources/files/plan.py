@@ -16,8 +16,9 @@ import xxhash
 from pyarrow import parquet
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from deduper.columns import quoted
+from deduper.columns import backticked, quoted
 from deduper.config.files import FilesSource
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
@@ -25,6 +26,7 @@ from deduper.sources.files.source_file import SourceFile
 from deduper.sources.parsing import CHANGED, LINE, REC, ROW, file_parsing, record_column
 from deduper.sources.record_layout import arrow_types
 from deduper.spark.columns import Added, Selected
+from deduper.spark.schemas import spark_schema
 from deduper.tasks.layout import ADMISSION, ORDER, RAW
 from deduper.tasks.readers.parquet_numbers import exact_type, may_misread
 from deduper.tasks.readers.partition_folders import folder_texts
@@ -47,7 +49,7 @@ def file_plan(session: SparkSession, source: FilesSource) -> FilePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """Where the columns of a file lie, if not all of them lie in it as declared.
 
     `folders` are the columns that stand in the names of its folders, `read_as` those that are read by another type.
@@ -57,7 +59,7 @@ class _Layout:
     read_as: tuple[tuple[str, str], ...]
 
 
-class _Misread(Exception):
+class Misread(Exception):
     """A file holds numbers that Spark would take for others; the text says where."""
 
 
@@ -67,19 +69,16 @@ class FilePlan:
     def __init__(self, session: SparkSession, source: FilesSource) -> None:
         self._session = session
         self._source = source
-        self._arrow_types = (
-            {} if source.is_text else dict(zip(_names(source), arrow_types(source.parsed_columns), strict=True))
-        )
-        self._plans: dict[_Layout, _LayoutPlan] = {}
+        self._plans: dict[Layout, _LayoutPlan] = {}
 
     def tuples(self, files: Mapping[int, SourceFile]) -> DataFrame:
         """The tuples of some files of a window, by ordinal, none of them an error: REC, RAW, ADMISSION, ORDER."""
-        groups: dict[_Layout, dict[int, SourceFile]] = {}
+        groups: dict[Layout, dict[int, SourceFile]] = {}
         misread: dict[int, SourceFile] = {}
         for ordinal, file in files.items():
             try:
-                groups.setdefault(self._layout(file), {})[ordinal] = file
-            except _Misread as exc:
+                groups.setdefault(layout_of(self._source, file), {})[ordinal] = file
+            except Misread as exc:
                 misread[ordinal] = file.as_error(Admission.FILE_UNREADABLE, f"{file.path}: {exc}")
         frames = [
             self._plan(layout).tuples(told_apart)
@@ -90,30 +89,44 @@ class FilePlan:
             frames.append(error_tuples(self._session, self._source, misread))
         return reduce(DataFrame.unionByName, frames)
 
-    def _plan(self, layout: _Layout) -> _LayoutPlan:
+    def _plan(self, layout: Layout) -> _LayoutPlan:
         if layout not in self._plans:
             self._plans[layout] = _LayoutPlan(self._session, self._source, layout)
         return self._plans[layout]
 
-    def _layout(self, file: SourceFile) -> _Layout:
-        texts = folder_texts(file.path, self._source.folder, self._source.parsed_columns)
-        stored = {} if self._source.is_text else _stored_types(file.path)
-        read_as = []
-        for name, declared in self._arrow_types.items():
-            found = stored.get(name.lower())
-            if name in texts or found is None or not may_misread(found, declared):
-                continue
-            exact = exact_type(found, declared)
-            if exact is None or declared == pa.date32():
-                raise _Misread(f"column {name} is of type {found}, whose numbers {declared} may not hold")
-            read_as.append((name, exact))
-        return _Layout(tuple(sorted(texts)), tuple(read_as))
+
+def layout_of(source: FilesSource, file: SourceFile) -> Layout:
+    """The layout by which a file is read.
+
+    Raises:
+        Misread: Spark must not read it.
+    """
+    path = file.laid_out_as or file.path
+    texts = folder_texts(path, source.folder, source.parsed_columns)
+    if source.is_text:
+        return Layout(tuple(sorted(texts)), ())
+    stored = _stored_types(path)
+    read_as = []
+    for name, declared in zip(_names(source), _arrow_types(source), strict=True):
+        found = stored.get(name.lower())
+        if name in texts or found is None or not may_misread(found, declared):
+            continue
+        exact = exact_type(found, declared)
+        if exact is None or declared == pa.date32():
+            raise Misread(f"column {name} is of type {found}, whose numbers {declared} may not hold")
+        read_as.append((name, exact))
+    return Layout(tuple(sorted(texts)), tuple(read_as))
+
+
+@lru_cache(maxsize=1)
+def _arrow_types(source: FilesSource) -> list[pa.DataType]:
+    return arrow_types(source.parsed_columns)
 
 
 class _LayoutPlan:
     """Reads and parses files of one layout."""
 
-    def __init__(self, session: SparkSession, source: FilesSource, layout: _Layout) -> None:
+    def __init__(self, session: SparkSession, source: FilesSource, layout: Layout) -> None:
         self._session = session
         self._declared = source
         self._folders = layout.folders
@@ -143,7 +156,7 @@ class _LayoutPlan:
         paths = ["file://" + _GLOB_CHARACTERS.sub(r"\\\g<0>", file.path) for file in files]
         if source.is_text:
             return reader.format("text").option("lineSep", "\n").load(paths)
-        return reader.schema(source.columns).format(source.file_format).load(paths)
+        return reader.schema(spark_schema(source.parsed_columns)).format(source.file_format).load(paths)
 
     def _listed(self, files: Mapping[int, SourceFile]) -> str:
         """The query of what was listed of each file: its place, its time, its size, the texts of its folders.
@@ -152,7 +165,7 @@ class _LayoutPlan:
         """
         values = []
         for ordinal, file in files.items():
-            texts = folder_texts(file.path, self._declared.folder, self._declared.parsed_columns)
+            texts = folder_texts(file.laid_out_as or file.path, self._declared.folder, self._declared.parsed_columns)
             folders = "".join(f", {_literal(texts[name])}" for name in self._folders)
             for path_hash in _path_hashes(file):
                 values.append(f"({path_hash}L, {ordinal}L, {file.modified_ms}L, {file.size_bytes}L{folders})")
@@ -185,7 +198,14 @@ def _path_hashes(file: SourceFile) -> set[int]:
 def error_tuples(session: SparkSession, source: FilesSource, files: Mapping[int, SourceFile]) -> DataFrame:
     """One tuple for each of these files, which as a whole are errors, by their place in the window."""
     rows = [(None, file.problem, int(file.admission), ordinal << POSITION_BITS) for ordinal, file in files.items()]
-    schema = f"{REC} struct<{source.columns}>, {RAW} string, {ADMISSION} tinyint, {ORDER} bigint"
+    schema = T.StructType(
+        [
+            T.StructField(REC, spark_schema(source.parsed_columns)),
+            T.StructField(RAW, T.StringType()),
+            T.StructField(ADMISSION, T.ByteType()),
+            T.StructField(ORDER, T.LongType()),
+        ]
+    )
     return session.createDataFrame(rows, schema)
 
 
@@ -206,7 +226,7 @@ def _stored_types(path: str) -> dict[str, pa.DataType]:
     return {field.name.lower(): field.type for field in schema}
 
 
-def _stored(source: FilesSource, layout: _Layout) -> FilesSource:
+def _stored(source: FilesSource, layout: Layout) -> FilesSource:
     """The source with the columns that are read from the files themselves, by the types they are read by."""
     if not layout.folders and not layout.read_as:
         return source
@@ -214,7 +234,7 @@ def _stored(source: FilesSource, layout: _Layout) -> FilesSource:
     columns = [column for column in source.parsed_columns if column.name not in layout.folders]
     # Spark reads no record of no columns; any one will do.
     columns = columns or list(source.parsed_columns[:1])
-    ddl = ", ".join(f"{quoted(column.name)} {read_as.get(column.name, column.type.text)}" for column in columns)
+    ddl = ", ".join(f"{backticked(column.name)} {read_as.get(column.name, column.type.text)}" for column in columns)
     return source.model_copy(update={"columns": ddl})
 
 
@@ -252,7 +272,7 @@ def _placed_columns() -> dict[str, Column]:
     return {ORDER: place, CHANGED: differs}
 
 
-def _completed_columns(source: FilesSource, layout: _Layout) -> dict[str, Column]:
+def _completed_columns(source: FilesSource, layout: Layout) -> dict[str, Column]:
     """All columns of the source by their declared types; a record with a value that is not of its type is malformed."""
     texts = dict(zip(layout.folders, _folder_names(layout.folders), strict=True))
     read_as = dict(layout.read_as)

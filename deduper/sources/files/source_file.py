@@ -40,7 +40,8 @@ class SourceFile:
     """A file of one window.
 
     Time and size are from the moment before the intent. `admission` is ADMITTED unless the file as a whole is an error
-    tuple; `problem` then says why.
+    tuple; `problem` then says why. `laid_out_as` is the path of a file whose layout this one is read by, instead of its
+    own: the folders that give it columns, and the types of its columns.
     """
 
     path: str
@@ -48,6 +49,7 @@ class SourceFile:
     size_bytes: int
     admission: Admission = Admission.ADMITTED
     problem: str = ""
+    laid_out_as: str | None = None
 
     @property
     def uri(self) -> str:

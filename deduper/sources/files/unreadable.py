@@ -4,9 +4,10 @@ A job of Spark's fails as a whole, for whatever reason, and need not name a file
 again in halves, and alone the one that the message names. A file that fails alone, twice, is an error tuple. Files that
 were read are not read again. So a bad file costs some small jobs, and the others nothing.
 
-An error that has nothing to do with files must not make error tuples of them: faults of the machine are raised
-(`spark.failures.is_passing`), and so is an error that a file of our own meets too, which nothing is wrong with. Before
-a file is written off, it is looked for, and opened: its folder may be away (`seen_folders`).
+An error that has nothing to do with files must not make error tuples of them. Raised are faults of the machine
+(`spark.failures.is_passing`), errors of a plan, which Spark refuses before it opens a file, and errors that a file of
+our own meets too, which nothing is wrong with. That file is read by the layout of the one that failed: each layout is
+a plan of its own. Before a file is written off, it is looked for, and opened: its folder may be away (`seen_folders`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyarrow import parquet
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
+from deduper.sources.files.plan import Layout, Misread, layout_of
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.files.window_files import WindowFiles
 from deduper.spark.failures import innermost_cause, is_passing
@@ -56,7 +59,7 @@ def read_apart(
     batch = batch.with_errors(Admission.FILE_UNREADABLE, dict.fromkeys(odd, _ODD_NAME))
     group = tuple(ordinal for ordinal in ordinals if ordinal not in odd)
     waiting, failed_alone = [group] if group else [], set()
-    is_spark_sound = False
+    sound: set[Layout | None] = set()
     while waiting:
         group = waiting.pop()
         try:
@@ -69,9 +72,13 @@ def read_apart(
                 batch = batch.with_errors(Admission.FILE_MISSING, dict.fromkeys(gone, "vanished before it was read"))
                 waiting += [left] if (left := tuple(ordinal for ordinal in group if ordinal not in gone)) else []
                 continue
-            if not is_spark_sound:
-                _read_sound_file(batch.source, file_on_hosts, read, exc)
-                is_spark_sound = True
+            if _is_of_plan(exc):
+                raise
+            # Of several files any one will do at first: where Spark reads nothing at all, no halves are tried.
+            layout = _layout(batch, group[0])
+            if layout not in sound and (not sound or len(group) == 1):
+                _read_sound_file(batch, group[0], file_on_hosts, read, exc)
+                sound.add(layout)
             logger.info("%d files failed to be read: %s", len(group), innermost_cause(exc))
             if len(group) > 1:
                 waiting += _parts(group, batch.named_by(exc))
@@ -92,12 +99,29 @@ def _parts(group: tuple[int, ...], named: int | None) -> list[tuple[int, ...]]:
     return [part for part in (rest[half:], rest[:half], alone) if part]
 
 
-def _read_sound_file(source: FilesSource, file_on_hosts: _FileOnHosts, read: _Read[_T], error: Exception) -> None:
-    """Raises `error` when Spark fails over a file too that nothing is wrong with."""
+def _is_of_plan(error: Exception) -> bool:
+    """Whether Spark has refused a plan, which no file has a part in; that a file is not there is found then too."""
+    return isinstance(error, AnalysisException) and "PATH_NOT_FOUND" not in str(error)
+
+
+def _layout(batch: WindowFiles, ordinal: int) -> Layout | None:
+    """The layout of a file; None of one that Spark is kept from."""
     try:
-        with file_on_hosts(_sound_bytes(source)) as path:
+        return layout_of(batch.source, batch.files[ordinal])
+    except (Misread, OSError):
+        return None
+
+
+def _read_sound_file(
+    batch: WindowFiles, failed: int, file_on_hosts: _FileOnHosts, read: _Read[_T], error: Exception
+) -> None:
+    """Raises `error` when Spark fails over a file too that nothing is wrong with, of the layout of one that failed."""
+    try:
+        with file_on_hosts(_sound_bytes(batch.source)) as path:
             listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
-            read(WindowFiles(source, tuple(stat_files([listed]))), (0,))
+            (file,) = stat_files([listed])
+            like = replace(file, laid_out_as=batch.files[failed].path)
+            read(WindowFiles(batch.source, (like,)), (0,))
     except _OF_READING as exc:
         raise error from exc
 

@@ -95,7 +95,7 @@ def kafka_parsing(session: SparkSession, source: KafkaSource) -> Steps:
     if source.value.format == "avro":
         parsed = ({REC: avro_record(F.col("value"), source.value)},)
         malformed = ~is_whole(F.col(REC), F.col("value"), source.value)
-        valid = malformed | has_valid_text(F.col(REC), source.value.columns)
+        valid = malformed | has_valid_text(F.col(REC), source.value.parsed_columns)
         bare = F.when(malformed | ~valid, F.lit(None)).otherwise(F.col(REC)).dropFields(MARK)
     elif source.value.format == "text":
         parsed = ({REC: F.struct(F.try_validate_utf8(text).alias("value"))},)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from pyarrow import parquet
-from pyspark.errors import PySparkException
+from pyspark.errors import ParseException, PySparkException
 
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
+from deduper.sources.files.plan import layout_of
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.files.unreadable import read_apart
 from deduper.sources.files.window_files import WindowFiles
@@ -237,3 +238,32 @@ def test_a_name_that_is_no_text_is_not_for_spark(tmp_path: Path) -> None:
     (odd,) = read.errors
     assert read.files[odd].problem == f"{tmp_path}/in/\\udcff: its name is no UTF-8, so Spark cannot open it: rename it"
     assert reader.calls == [tuple(read.readable)]
+
+
+def test_a_refused_plan_writes_no_file_off(tmp_path: Path) -> None:
+    """Spark refuses it before it opens a file: the error ends the job, with its message, at once."""
+    calls: list[tuple[int, ...]] = []
+
+    def refused(_: WindowFiles, ordinals: Sequence[int]) -> None:
+        calls.append(tuple(ordinals))
+        raise ParseException("The unquoted identifier größe is invalid")
+
+    with pytest.raises(ParseException, match="unquoted identifier"):
+        read_apart(batch_of(tmp_path, ["a", "b"]), (0, 1), sound_file_in(tmp_path), refused)
+    assert calls == [(0, 1)]
+
+
+def test_the_sound_file_has_the_layout_of_the_one_that_failed(tmp_path: Path) -> None:
+    """A layout that Spark cannot read writes no file off, though it reads the others."""
+    (tmp_path / "in" / "t=1").mkdir(parents=True)
+
+    def fails(batch: WindowFiles, ordinals: Sequence[int]) -> str | None:
+        folders = [layout_of(batch.source, batch.files[ordinal]).folders for ordinal in ordinals]
+        return "folders are odd" if ("t",) in folders else None
+
+    reader = Reader(fails)
+    with pytest.raises(PySparkException, match="folders are odd"):
+        read_all(batch_of(tmp_path, ["a", "t=1/b", "c"]), tmp_path, reader)
+    assert reader.calls[0] == (0, 1, 2)
+    assert len(reader.calls[-1]) == 1
+    assert len(reader.sound_files) == 2
