@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
 from deduper.table.schema import one_form, type_name
+from deduper.table.stored_times import StoredTimes, stored_schema
 
 _BATCH_ROWS = 1 << 16
 BAD_LINE = "_load"
@@ -79,8 +80,9 @@ class FileBatch:
         for file, identity in self._files:
             try:
                 with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+                    times = StoredTimes(opened, file)
                     for batch in opened.iter_batches(_BATCH_ROWS, columns=list(columns)):
-                        yield _in_one_form(batch.select(list(columns)), wanted, str(file))
+                        yield _in_one_form(times.records(batch).select(list(columns)), wanted, str(file))
                 is_same = identity_of(file) == identity
             except FileNotFoundError:
                 is_same = False
@@ -119,8 +121,7 @@ def identity_of(file: Path) -> tuple[int, ...]:
 
 def _schema_of(file: Path) -> pa.Schema:
     try:
-        with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
-            return opened.schema_arrow
+        return stored_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
 

@@ -14,6 +14,7 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import array_of
 from deduper.table.index.reading import key_arrays
 from deduper.table.schema import one_form, type_name
+from deduper.table.stored_times import StoredTimes
 
 _BATCH_ROWS = 1 << 17
 
@@ -48,12 +49,14 @@ class TableRows:
         """
         values = dict(zip(self._columns.partition_by, file.partition, strict=True))
         in_folders = {column.name: (column, value) for column, value in values.items()}
-        found = parquet.schema_arrow
+        times = StoredTimes(parquet, self._root / file.path)
+        found = times.schema
         stored = [name for name in self._schema.names if name not in in_folders and name in found.names]
         self._require_types(found, stored, file)
         # With a file of no column of the table, any column says how many rows there are.
         read = stored or found.names[:1]
-        for records in parquet.iter_batches(_BATCH_ROWS, groups, read, use_threads=self._use_threads):
+        for stored_rows in parquet.iter_batches(_BATCH_ROWS, groups, read, use_threads=self._use_threads):
+            records = times.records(stored_rows)
             arrays = []
             for field in self._schema:
                 if field.name in in_folders:
@@ -68,7 +71,7 @@ class TableRows:
     def _require_types(self, found: pa.Schema, stored: Sequence[str], file: DataFile) -> None:
         for field in one_form(pa.schema([found.field(name) for name in stored])):
             wanted = self._schema.field(field.name).type
-            # Times of Spark's older form have no zone in the file, and are UTC.
+            # Some writers leave the zone out of the file, and the time is UTC.
             if field.type != wanted and not (pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted)):
                 raise SchemaDriftError(
                     f"{self._root / file.path}: `{field.name}` is {type_name(field.type)}, and {type_name(wanted)} in "

@@ -19,6 +19,7 @@ from deduper.table.index.keys import Int64s, plain_of
 from deduper.table.index.matching import WantedKeys
 from deduper.table.index.protocol import NO_TARGET, AddedKeys
 from deduper.table.index.reading import opened
+from deduper.table.stored_times import rewritten_notes
 from deduper.table.table_rows import TableRows
 from deduper.table.write.encoding import codec_of
 
@@ -48,6 +49,7 @@ class FileRewrite:
         self._carried: dict[int, int] = {}
         self._replaced: dict[int, int] = {}
         self._codecs: dict[int, str] = {}
+        self._notes: dict[int, dict[bytes, bytes]] = {}
         self._place = place
         self._work = work
         self._first = work.verdicts.first_files()
@@ -123,6 +125,10 @@ class FileRewrite:
         """See `Rewrite`."""
         return self._codecs[number]
 
+    def notes(self, number: int) -> dict[bytes, bytes]:
+        """See `Rewrite`."""
+        return self._notes[number]
+
     def _in_partition(self, arrays: dict[str, pa.Array], target: Int64s) -> Int64s:
         """The targets of rows whose keys may lie in other partitions; or the rows stay there, with its values."""
         is_found = target != NO_TARGET
@@ -165,6 +171,9 @@ class FileRewrite:
         self._carried[number] = self._replaced[number] = 0
         with opened(self._place.root, file) as parquet:
             self._codecs[number] = codec_of(parquet.metadata)
+            in_folders = {column.name for column in self._place.columns.partition_by}
+            stored = [name for name in self._place.schema.names if name not in in_folders]
+            self._notes[number] = rewritten_notes(parquet.metadata, stored)
             more = sorted(set(parquet.schema_arrow.names) - set(self._place.schema.names))
             if more:
                 raise SchemaDriftError(

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bucket_store import failpoints
 from deduper.table.columns import KeyColumn
@@ -27,6 +26,7 @@ from deduper.table.formats.versions import (
     removed_folder,
 )
 from deduper.table.schema import one_form
+from deduper.table.stored_times import stored_schema
 
 
 class PlainFiles:
@@ -53,7 +53,7 @@ class PlainFiles:
         files = tuple(self._file(path) for path in paths)
         first = self._root / paths[0]
         try:
-            stored = one_form(pq.read_schema(first))
+            stored = one_form(stored_schema(first))
         except (pa.ArrowException, OSError) as error:
             raise TableError(f"{first}: the footer cannot be read: {error}") from error
         names = [column.name for column in self._partition_by]

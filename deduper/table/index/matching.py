@@ -18,6 +18,7 @@ from bucket_store.tables.matching import match_sorted
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.index.entries import SortedKeys, in_order
 from deduper.table.index.keys import UInt64s, row_keys, without_null
+from deduper.table.stored_times import has_old_dates
 
 _BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Types whose bounds in footers compare as their values in Python; a date is its days, of which Python lacks some."""
@@ -78,11 +79,15 @@ def groups_with(parquet: pq.ParquetFile, column: KeyColumn, wanted: SortedValues
     """The row groups of an opened file that may have one of the values in a column, by the bounds in the footer."""
     footer = parquet.metadata
     at = _place_of(footer, column)
+    if _has_no_bounds(footer, column):
+        return list(range(footer.num_row_groups))
     return [group for group in range(footer.num_row_groups) if _may_have(footer.row_group(group).column(at), wanted)]
 
 
 def bounds_of(footer: pq.FileMetaData, column: KeyColumn) -> tuple[Any, Any] | None:
     """The least and the greatest value of a file's column, as `value_of` has them; None if its footer does not say."""
+    if _has_no_bounds(footer, column):
+        return None
     at = _place_of(footer, column)
     chunks = [footer.row_group(group).column(at) for group in range(footer.num_row_groups)]
     bounds = [_bounds(chunk) for chunk in chunks if not _is_null(chunk)]
@@ -90,6 +95,11 @@ def bounds_of(footer: pq.FileMetaData, column: KeyColumn) -> tuple[Any, Any] | N
     if not known or len(known) < len(bounds):
         return None
     return min(one[0] for one in known), max(one[1] for one in known)
+
+
+def _has_no_bounds(footer: pq.FileMetaData, column: KeyColumn) -> bool:
+    """Whether bounds are of another calendar than the values that are read."""
+    return column.type == "date" and has_old_dates(footer)
 
 
 def _may_have(chunk: pq.ColumnChunkMetaData, wanted: SortedValues) -> bool:

@@ -17,6 +17,7 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, joined
 from deduper.table.index.keys import array_of, row_keys, without_null
 from deduper.table.schema import one_form, type_name
+from deduper.table.stored_times import StoredTimes
 
 _THREADS = 4
 _BATCH_ROWS = 1 << 20
@@ -96,7 +97,9 @@ def key_arrays(
     stored = require_key_columns(parquet, root, file, columns)
     # With a key of folders' values alone, any column says how many rows there are.
     names = [column.name for column in stored] or parquet.schema_arrow.names[:1]
-    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names):
+    times = StoredTimes(parquet, root / file.path)
+    for read in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names):
+        batch = times.records(read)
         yield [
             array_of(in_folders[column.name], column, batch.num_rows)
             if column.name in in_folders
@@ -112,7 +115,7 @@ def require_key_columns(parquet: pq.ParquetFile, root: Path, file: DataFile, col
         SchemaDriftError: it lacks one, or has it with another type.
     """
     stored = [column for column in columns.digested if column not in columns.partition_by]
-    schema = parquet.schema_arrow
+    schema = StoredTimes(parquet, root / file.path).schema
     for column in stored:
         if column.name not in schema.names:
             raise SchemaDriftError(f"{root / file.path}: has no column `{column.name}`, a part of the key")

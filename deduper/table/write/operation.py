@@ -54,6 +54,9 @@ class Rewrite(Protocol):
     def codec(self, number: int) -> str:
         """The compression of a removed file. Called after `kept` has read it, from any thread."""
 
+    def notes(self, number: int) -> dict[bytes, bytes]:
+        """The key-value metadata that its rows need in the new file too. Called as `codec`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:

@@ -87,7 +87,7 @@ def rewrite_files(
     def written(number: int) -> tuple[int, Path, pq.FileMetaData] | None:
         path = folder / f"{number}.parquet"
         rows = (records for of in (rewrite.kept(number), waiting.of(number)) for records in of)
-        footer = _write(path, schema, rows, dictionaries, lambda: rewrite.codec(number))
+        footer = _write(path, schema, rows, dictionaries, lambda: (rewrite.codec(number), rewrite.notes(number)))
         if footer is None:
             return None
         begin_sync(path)
@@ -117,11 +117,11 @@ def _write(
     schema: pa.Schema,
     rows: Iterable[pa.RecordBatch],
     dictionaries: _Dictionaries,
-    codec: Callable[[], str],
+    encoding: Callable[[], tuple[str, dict[bytes, bytes]]],
 ) -> pq.FileMetaData | None:
     """A Parquet file of these columns of the rows, and its footer; without rows none.
 
-    `codec` is called once there are rows.
+    `encoding` gives the compression and the metadata; it is called once there are rows.
     """
     writer: pq.ParquetWriter | None = None
     footers: list[pq.FileMetaData] = []
@@ -129,9 +129,11 @@ def _write(
         for group in _groups(schema, rows):
             if writer is None:
                 columns = dictionaries.of(group)
+                codec, notes = encoding()
                 writer = pq.ParquetWriter(
-                    path, schema, compression=codec(), use_dictionary=columns, metadata_collector=footers
+                    path, schema, compression=codec, use_dictionary=columns, metadata_collector=footers
                 )
+                writer.add_key_value_metadata(notes)
             writer.write_table(group, ROW_GROUP)
     finally:
         if writer is not None:
