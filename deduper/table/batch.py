@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
+from deduper.table.formats.paths import data_paths, is_hidden
 from deduper.table.schema import one_form, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
 
@@ -101,13 +103,25 @@ class FileBatch:
 
 
 def source_files(path: Path) -> list[Path]:
-    """The files of a folder, of a pattern, or the one file; by name. Hidden ones are skipped.
+    """The files of a folder, of a pattern, or the one file; by name. Hidden ones are skipped, in hidden folders too.
 
     Raises:
-        SettingError: there are none.
+        SettingError: there are none, or a folder among them has files that the pattern does not name.
     """
-    found = path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  a pattern may be absolute
-    files = sorted(file for file in found if file.is_file() and not file.name.startswith((".", "_")))
+    found = list(path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207  a pattern may be absolute
+    # What is written out may be hidden.
+    above = (
+        len(path.parts) if path.is_dir() else sum(1 for _ in takewhile(lambda one: not glob.has_magic(one), path.parts))
+    )
+    found = [one for one in found if not any(map(is_hidden, one.parts[above:]))]
+    files = sorted(file for file in found if file.is_file())
+    for folder in sorted(one for one in found if one.is_dir()):
+        left = {folder / inner for inner in data_paths(folder)}.difference(files)
+        if left:
+            what = f"{folder} is a folder, and {min(left)} in it would not be read"
+            raise SettingError(
+                "source.path", what, "write a pattern with `**` for files in folders, or load them apart"
+            )
     if not files:
         raise SettingError("source.path", f"{path} has no files", "name a file, a folder or a pattern")
     return files

@@ -73,7 +73,7 @@ class DeltaFiles:
         """See `Table`."""
         self._read = table = self._newest()
         if table is None:
-            if data_paths(self._root):
+            if any(map(self._is_parquet, data_paths(self._root))):
                 raise UnsupportedTableError(
                     f"{self._root}: has Parquet files and no Delta log; write `format: parquet`"
                 )
@@ -98,6 +98,13 @@ class DeltaFiles:
         removed = tuple(file for file in before.files if file not in wanted)
         is_needed = bool(restored or removed) or _properties(now) != _properties(then)
         return Reversal(restored, removed, self._root, is_needed)
+
+    def _is_parquet(self, path: str) -> bool:
+        """Whether a file is one, by its name or its first bytes."""
+        if path.endswith(".parquet"):
+            return True
+        with (self._root / path).open("rb") as file:
+            return file.read(4) == b"PAR1"
 
     def _at(self, version: int) -> DeltaTable:
         try:

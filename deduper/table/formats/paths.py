@@ -12,11 +12,13 @@ from urllib.parse import unquote
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.columns import KeyColumn
-from deduper.table.errors import TableUsageError
+from deduper.table.errors import TableError, TableUsageError
 from deduper.table.formats.protocol import DataFile, NewFile, PartitionValue, RemovedFile
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """The folder's name for null."""
+NO_PART = "if it is no part of the table, give it a name that begins with `_` or `.`, or move it"
+"""What to do about a file that is no Parquet: every name that is not hidden is a part of a plain table."""
 _EPOCH = date(1970, 1, 1)
 _THREADS = 8
 
@@ -131,17 +133,32 @@ def partition_of(path: str, columns: Sequence[KeyColumn]) -> tuple[PartitionValu
     return tuple(_value_of(text, column, path) for (_, text), column in zip(values, columns, strict=True))
 
 
+def is_hidden(name: str) -> bool:
+    """Whether readers of tables pass over a file or folder of this name.
+
+    Source: Spark's HadoopFSUtils.shouldFilterOutPathName; `_p=1` is the folder of a column `_p`.
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+
+
 def data_paths(root: Path) -> list[str]:
-    """The Parquet files of a folder of plain files, relative, sorted; hidden names and folders are skipped."""
+    """The files of a folder, and of all folders in it, that are not hidden: relative, sorted. Links are followed.
+
+    Names need no ending: Hive's are `000000_0`.
+
+    Raises:
+        TableError: a folder cannot be read.
+    """
+
+    def refused(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise TableError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
     found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith((".", "_")) or "=" in name]
+    for folder, folders, names in os.walk(root, onerror=refused, followlinks=True):
+        folders[:] = [name for name in folders if not is_hidden(name)]
         above = os.path.relpath(folder, root)
-        found += [
-            name if above == "." else f"{above}/{name}"
-            for name in names
-            if name.endswith(".parquet") and not name.startswith((".", "_"))
-        ]
+        found += [name if above == "." else f"{above}/{name}" for name in names if not is_hidden(name)]
     return sorted(found)
 
 

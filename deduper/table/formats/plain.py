@@ -15,7 +15,7 @@ import pyarrow as pa
 from bucket_store import failpoints
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import TableError, VersionGoneError
-from deduper.table.formats.paths import bring_back, data_paths, is_same_file, partition_of, place, remove
+from deduper.table.formats.paths import NO_PART, bring_back, data_paths, is_same_file, partition_of, place, remove
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Reversal, Snapshot
 from deduper.table.formats.versions import (
     difference,
@@ -47,15 +47,15 @@ class PlainFiles:
     def snapshot(self) -> Snapshot:
         """See `Table`. The columns are those of the first file by name, and of its folders."""
         version = newest_version(self._root)
-        paths = data_paths(self._root)
-        if not paths:
+        # Readers pass over empty files, which Hive makes.
+        files = tuple(file for file in map(self._file, data_paths(self._root)) if file.size)
+        if not files:
             return Snapshot(NO_TABLE if version is None else version, None, (), ())
-        files = tuple(self._file(path) for path in paths)
-        first = self._root / paths[0]
+        first = self._root / files[0].path
         try:
             stored = one_form(stored_schema(first))
         except (pa.ArrowException, OSError) as error:
-            raise TableError(f"{first}: the footer cannot be read: {error}") from error
+            raise TableError(f"{first}: the footer cannot be read: {error}; {NO_PART}") from error
         names = [column.name for column in self._partition_by]
         fields = [field for field in stored if field.name not in names]
         in_folders = [pa.field(column.name, column.arrow) for column in self._partition_by]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import FileVanishedError, SchemaDriftError, TableError
+from deduper.table.formats.paths import NO_PART
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, joined
 from deduper.table.index.keys import array_of, row_keys, without_null
@@ -34,7 +35,7 @@ def rows_of(root: Path, files: Sequence[DataFile]) -> list[int]:
     """
 
     def rows(file: DataFile) -> int:
-        with _telling(root / file.path):
+        with _telling(root, file):
             return int(pq.read_metadata(root / file.path).num_rows)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
@@ -141,16 +142,18 @@ def opened(root: Path, file: DataFile) -> Iterator[pq.ParquetFile]:
         FileVanishedError: it is not there.
         TableError: it cannot be read, here or in the body.
     """
-    with _telling(root / file.path), pq.ParquetFile(root / file.path, coerce_int96_timestamp_unit="us") as parquet:
+    with _telling(root, file), pq.ParquetFile(root / file.path, coerce_int96_timestamp_unit="us") as parquet:
         yield parquet
 
 
 @contextmanager
-def _telling(path: Path) -> Iterator[None]:
+def _telling(root: Path, file: DataFile) -> Iterator[None]:
     """Errors of reading a file of the table, as ours."""
+    path = root / file.path
     try:
         yield
     except FileNotFoundError as error:
         raise FileVanishedError(f"{path}: is not there, and the table's present version has it") from error
     except (pa.ArrowException, OSError) as error:
-        raise TableError(f"{path}: cannot be read: {error}") from error
+        what = f"; {NO_PART}" if file.stamp else ""  # a log names no file that is no part of its table
+        raise TableError(f"{path}: cannot be read: {error}{what}") from error
