@@ -29,13 +29,13 @@ from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.admin.repair.plan import QUARANTINE
-from deduper.admin.stale_tables import stale_tables
 from deduper.admin.storage import bytes_of, entry_of, inside
 from deduper.as_json import AsJson
 from deduper.units import format_duration
 from deduper.window import exchange_folder
 from deduper.window.owner_alive import own_name, owner_lives
 from deduper.window.present_clock import present_wall_us
+from deduper.window.stale_tables import stale_tables
 from deduper.window.table_folder import table_settings
 
 _LEAST_AGE_US = 60_000_000

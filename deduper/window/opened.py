@@ -21,6 +21,7 @@ from deduper.window.jobs.merges import TaskMerges
 from deduper.window.publishing import FunctionPorts, TopicPorts
 from deduper.window.recovery import Ownership
 from deduper.window.runner import WindowRunner
+from deduper.window.stale_tables import note_store, remove_of_gone_stores
 from deduper.window.table_folder import table_room, table_settings
 
 
@@ -39,6 +40,8 @@ def opened_runner(
     is_held: bool = False,
 ) -> Iterator[WindowRunner]:
     """The runner; closed at the end of the `with` block. `by_tasks`: executors have cores to spare for merges."""
+    remove_of_gone_stores(config)
+    note_store(config, owned.log.manifest.store_id)
     jobs = _jobs(config, owned, session, logged_in)
     shared = owned.pieces if isinstance(jobs, ClusterJobs) and owned.pieces.is_remote else None
     with (

@@ -24,13 +24,13 @@ from bucket_store.tables.view import ShardView
 from deduper.admin.gc import GcReport, collect
 from deduper.admin.repair import apply as repair
 from deduper.admin.repair import plan
-from deduper.admin.stale_tables import UNUSED_US, StaleTables
 from deduper.admin.verify.run import verify_store
 from deduper.sinks.names import Attempt
 from deduper.window import table_folder as table_places
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.policy import fixed_settings
 from deduper.window.recovery import open_or_create
+from deduper.window.stale_tables import UNUSED_US, StaleTables, note_store, remove_of_gone_stores
 from deduper.window.table_folder import table_settings
 from tests.deduper.published_store import WALL_US, Kind, PublishedStore
 
@@ -303,6 +303,32 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {held, used}
     assert {path.name for path in (tmp_path / "shm" / "deduper-tables").iterdir()} == {held, used, elsewhere}
     holder.close()  # type: ignore[attr-defined]
+
+
+def test_tables_of_a_store_that_is_gone_go_at_the_next_start(tmp_path: Path) -> None:
+    """Of any job's: they may fill the memory. Not those of a store that is there, or whose disk is away."""
+    configs, folders = {}, {}
+    for name in ("there", "gone", "away"):
+        (tmp_path / name).mkdir()
+        store = PublishedStore(tmp_path / name, Kind()).make()
+        section = store.config.store.model_copy(update={"tables": tmp_path / "tables"})
+        configs[name] = config = store.config.model_copy(update={"store": section})
+        tables = table_settings(config)
+        store_id = store.open().log.manifest.store_id
+        note_store(config, store_id)
+        folders[name] = generation.table_folder(store_id, config.store.place)
+        for home in (tables.memory_dir, tables.disk_dir):
+            generation_folder = Path(home) / folders[name] / "0000" / "1"
+            generation_folder.mkdir(parents=True)
+            (generation_folder / "t0.table").write_bytes(b"x")
+            (generation_folder / "lock").touch()
+    shutil.rmtree(configs["gone"].store.path)
+    shutil.rmtree(tmp_path / "away")
+    remove_of_gone_stores(configs["there"])
+    remove_of_gone_stores(configs["there"])
+    for home in (tables.memory_dir, tables.disk_dir):
+        left = {path.name for path in Path(home).iterdir()}
+        assert {name for name, folder in folders.items() if folder in left} == {"there", "away"}
 
 
 def test_two_may_delete_the_same_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ OF_THIS_MACHINE = {
     "deduper/admin/errors/new_files.py": "files of the source",
     "deduper/admin/errors/parquet_rows.py": "files of the source",
     "deduper/admin/errors/replay.py": "files of the source, and the lock of a replay",
-    "deduper/admin/stale_tables.py": "tables",
     "deduper/admin/status.py": "files of the source, and the room on a store's disk",
     "deduper/admin/verify/rows.py": "a temporary file of the check",
     "deduper/preflight/connections.py": "texts of errors of sockets",

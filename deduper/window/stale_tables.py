@@ -1,13 +1,18 @@
-"""Resident tables on this machine that no job uses any more: of an earlier boot, or of a store long unused.
+"""Resident tables on this machine that no job uses any more: of stores that are gone or unused, or of an earlier boot.
 
 Tables are only a faster form of the pieces, so deleting them costs time, never keys. They are kept by the store's id
-and path in folders that all jobs of a machine share, and a table does not say whether its store is still there. So
-tables of an earlier boot or release are deleted as unusable, and so are those that no job has opened for a week, or
-whose last use has a date far ahead: nothing says how long ago it was.
+and path in folders that all jobs of a machine share. A start leaves a note of its store there, if that is on this
+machine, and removes the tables of stores that are gone: they may fill the memory (`remove_of_gone_stores`).
+
+Of other stores nothing says whether they are still there. So `gc` deletes tables of an earlier boot or release as
+unusable, and those that no job has opened for a week, or whose last use has a date far ahead: nothing says how long ago
+it was.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -16,11 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bucket_store.log.wall_clock import is_far_ahead
-from bucket_store.tables.generation import ShardDirectories, last_used_us, remove_tables
+from bucket_store.tables.generation import ShardDirectories, last_used_us, remove_tables, table_folder
 from bucket_store.tables.manager import PIECES
 from deduper.config.model import Config
 from deduper.window.table_folder import table_settings
 
+logger = logging.getLogger(__name__)
+
+_NOTE = "store"
 UNUSED_US = 7 * 86_400_000_000
 _FOLDER = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{8})?")
 
@@ -34,6 +42,7 @@ class StaleTables:
     disk_dir: Path
     modified_us: int | None
     why: str
+    is_gone: bool = False
 
     @property
     def store_id(self) -> str:
@@ -50,6 +59,7 @@ class StaleTables:
         shards = _shards(self.memory_dir, self.disk_dir, self.folder)
         done = [remove_tables(directories) for directories in shards].count(False) == 0
         if done:
+            (self.disk_dir / self.folder / _NOTE).unlink(missing_ok=True)
             shutil.rmtree(self.disk_dir / PIECES / self.folder, ignore_errors=True)  # copies of the store's pieces
         for path in self.paths if done else ():
             with suppress(OSError):  # absent, in use again, or another process removes it now
@@ -65,7 +75,9 @@ def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
     for folder in sorted(name for name in names if _FOLDER.fullmatch(name)):
         used = [last_used_us(shard) for shard in _shards(memory, disk, folder)]
         last = max((time_us for time_us in used if time_us is not None), default=None)
-        if "-" not in folder:
+        if _is_gone(disk / folder / _NOTE):
+            yield StaleTables(folder, memory, disk, last, "tables of a store that is gone", is_gone=True)
+        elif "-" not in folder:
             yield StaleTables(folder, memory, disk, None, "tables of an earlier release")
         elif last is None:
             yield StaleTables(folder, memory, disk, None, "tables of an earlier boot")
@@ -74,6 +86,30 @@ def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
             yield StaleTables(folder, memory, disk, last, "tables dated by a clock that was far ahead")
         elif last + UNUSED_US <= now_us:
             yield StaleTables(folder, memory, disk, last, "tables that no job has opened for a week")
+
+
+def note_store(config: Config, store_id: str) -> None:
+    """Leave the path of this job's store beside its tables; of a store elsewhere there is none."""
+    if config.store.is_local:
+        note = Path(table_settings(config).disk_dir, table_folder(store_id, config.store.place), _NOTE)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(os.fsencode(config.store.path.absolute()))
+
+
+def remove_of_gone_stores(config: Config) -> None:
+    """Remove the tables of stores that are gone from this job's folders of tables; what is in use stays."""
+    for tables in stale_tables(config, 0):
+        if tables.is_gone and tables.remove():
+            logger.info("%s: removed, the store is gone", ", ".join(map(str, tables.paths)))
+
+
+def _is_gone(note: Path) -> bool:
+    """Whether the store is removed. If the folder around it is not there either, its disk may be away."""
+    try:
+        store = Path(os.fsdecode(note.read_bytes()))
+    except OSError:
+        return False
+    return store.parent.is_dir() and not store.exists()
 
 
 def _shards(memory: Path, disk: Path, folder: str) -> list[ShardDirectories]:
