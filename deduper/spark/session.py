@@ -122,6 +122,7 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
     try:
         with _our_signals(), logged_jvm() as jvm:
             session = builder.getOrCreate()
+        _quiet(session)
         require_promises(session, requested)
         return session
     except BaseException as exc:
@@ -134,6 +135,12 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         if reason:
             raise DeduperError(f"Spark did not start: {reason}; --verbose shows its log") from exc
         raise
+
+
+def _quiet(session: SparkSession) -> None:
+    """PySpark writes a traceback to the terminal when the JVM ends before it, as by a SIGTERM for all processes."""
+    server: Any = session.sparkContext._accumulatorServer
+    server.handle_error = lambda *_: logger.debug("the JVM has left its accumulators: %r", sys.exc_info()[1])
 
 
 def _set_environment(requested: Mapping[str, object]) -> None:

@@ -137,6 +137,7 @@ def _stop(
     ledger.note_stop(what, time.monotonic() - sent)
     assert code in codes, f"{what}: exit code {code}\n{scene.output()}"
     reported = scene.output().rpartition("\n--- ")[2]
+    assert "Traceback" not in reported, f"{what}: a stop looks like a mistake of ours\n{reported}"
     assert "terminated with error" not in reported, f"{what}: a stop looks like a failed query\n{reported}"
     wait_until(f"{what}: no process left", lambda: not living(driver))
     return code
