@@ -19,6 +19,7 @@ from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedEr
 from deduper.table.formats.paths import data_paths, is_hidden
 from deduper.table.schema import one_form, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
+from deduper.table.texts import require_utf8
 
 _BATCH_ROWS = 1 << 16
 BAD_LINE = "_load"
@@ -147,4 +148,6 @@ def _in_one_form(batch: pa.RecordBatch, wanted: pa.Schema, where: str) -> pa.Rec
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
             raise TableUsageError(f"{where}: `{field.name}` cannot be cast to {field.type}: {error}") from error
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+    made = pa.RecordBatch.from_arrays(columns, schema=wanted)
+    require_utf8(made, where, "mend it, or write the column as bytes (`binary`)")
+    return made

@@ -13,6 +13,7 @@ from deduper.columns import ColumnType, parse_columns
 from deduper.config.problems import suggestion
 from deduper.core.digest_kernels import has_array_digest
 from deduper.table.errors import SettingError
+from deduper.table.folder_names import ESCAPED, LONGEST_COLUMN
 from deduper.table.schema import is_scalar, type_name
 
 Scope = Literal["partition", "global"]
@@ -109,6 +110,13 @@ def key_columns(schema: pa.Schema, key: Sequence[str], partition_by: Sequence[st
                 "use numbers, texts, bytes, booleans, dates, times, or decimals of up to 18 digits",
             )
     for name in partition_by:
+        if found := sorted({"\0", *ESCAPED}.intersection(name)):
+            what = f"`{name}` has {', '.join(map(repr, found))}, which some readers do not find in the names of folders"
+            raise SettingError("partition_by", what, "rename the column, or partition by another one")
+        if not name or name.startswith(".") or len(name.encode(errors="replace")) > LONGEST_COLUMN:
+            why = "begins with `.`: readers skip such folders" if name.startswith(".") else "is empty or too long"
+            what = f"`{name}` {why}"
+            raise SettingError("partition_by", what, "rename the column, or partition by another one")
         if named[name].type not in PARTITION_TYPES:
             what = f"`{name}` is {named[name].type}, which cannot name a folder"
             raise SettingError("partition_by", what, f"use a column of {', '.join(PARTITION_TYPES)}")

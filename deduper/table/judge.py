@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from deduper.table.batch import BAD_LINE, Batch
 from deduper.table.columns import KeyColumn, KeyColumns, require_column
 from deduper.table.errors import SettingError
-from deduper.table.formats.paths import NO_VALUE
+from deduper.table.folder_names import NO_VALUE, SHORT_TEXT, fits_a_name
 from deduper.table.index.entries import SortedKeys, in_order
 from deduper.table.index.keys import Int64s, UInt64s, row_keys
 from deduper.table.index.protocol import ABSENT, Values, VersionKeys
@@ -243,7 +243,7 @@ def _admission(records: pa.RecordBatch, columns: KeyColumns, asked: Sequence[Key
                 continue
             values = records.column(column.name)
             if error is Verdict.NULL_PARTITION:
-                verdict[_names_no_folder(values, column.type)] = Verdict.BAD_PARTITION
+                verdict[_names_no_folder(values, column)] = Verdict.BAD_PARTITION
             if values.null_count:
                 verdict[values.is_null().to_numpy(zero_copy_only=False)] = error
     if BAD_LINE in records.schema.names:
@@ -251,17 +251,26 @@ def _admission(records: pa.RecordBatch, columns: KeyColumns, asked: Sequence[Key
     return verdict
 
 
-def _names_no_folder(values: pa.Array, kind: str) -> NDArray[np.bool_]:
+def _names_no_folder(values: pa.Array, column: KeyColumn) -> NDArray[np.bool_]:
     """Whether each value has no folder of its own that every reader takes for it."""
     is_bad = np.zeros(len(values), np.bool_)
-    if kind == "string":
+    if column.type == "string":
         # Folders that are named for these two stand for null, and a name ends at a NUL.
         found = pc.or_(pc.is_in(values, pa.array(["", NO_VALUE])), pc.match_substring(values, "\0"))
-        is_bad = found.fill_null(False).to_numpy(zero_copy_only=False)
-    elif kind == "date":
+        is_bad = found.fill_null(False).to_numpy(zero_copy_only=False) | _is_too_long(values, column.name)
+    elif column.type == "date":
         days = values.view(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False)
         is_bad = (days < _FIRST_DAY) | (days > _LAST_DAY)
     return is_bad
+
+
+def _is_too_long(values: pa.Array, column: str) -> NDArray[np.bool_]:
+    """Whether the folder of each text is more than a file system can have."""
+    sizes = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    is_long = np.zeros(len(values), np.bool_)
+    for place in np.flatnonzero(sizes > SHORT_TEXT).tolist():
+        is_long[place] = not fits_a_name(column, values[place].as_py())
+    return is_long
 
 
 def _ranks(values: pa.Array) -> Int64s:

@@ -21,6 +21,7 @@ from deduper.table.index.protocol import NO_TARGET, AddedKeys
 from deduper.table.index.reading import opened
 from deduper.table.stored_times import rewritten_notes
 from deduper.table.table_rows import TableRows
+from deduper.table.texts import require_utf8
 from deduper.table.write.encoding import codec_of
 
 _NOT_PLACED = -2
@@ -186,6 +187,7 @@ class FileRewrite:
                 self._carried[number] += kept.num_rows
                 self._replaced[number] += records.num_rows - kept.num_rows
                 if kept.num_rows:
+                    require_utf8(kept, self._place.root / file.path, "replace or delete its row by its key")
                     yield kept
 
     def _require_unchanged(self, file: DataFile) -> None:

@@ -1,25 +1,26 @@
-"""Paths of data files: values of partitions in folders' names, and how staged files get their places."""
+"""Paths of data files: the values of partitions that they name, and how staged files get their places."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
-from urllib.parse import unquote
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import TableError, TableUsageError
+from deduper.table.folder_names import NO_VALUE, folder_values
 from deduper.table.formats.protocol import DataFile, NewFile, PartitionValue, RemovedFile
 
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""The folder's name for null."""
 NO_PART = "if it is no part of the table, give it a name that begins with `_` or `.`, or move it"
 """What to do about a file that is no Parquet: every name that is not hidden is a part of a plain table."""
 _EPOCH = date(1970, 1, 1)
+_DATE, _INTEGER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile(r"[+-]?[0-9]+")
+_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _THREADS = 8
 
 
@@ -107,12 +108,6 @@ def is_same_file(path: Path, file: RemovedFile | DataFile) -> bool:
     return (status.st_size, status.st_mtime_ns) == (file.size, file.stamp)
 
 
-def folder_values(path: str) -> tuple[tuple[str, str], ...]:
-    """(column, text of the value) of each folder of a relative path."""
-    parts = (part.partition("=") for part in path.split("/")[:-1])
-    return tuple((unquote(name), unquote(value)) for name, is_named, value in parts if is_named)
-
-
 def other_partitions(where: str, found: Sequence[str], wanted: Sequence[str]) -> str:
     """The refusal of a table, or a file of one, with other partition columns than those of the settings."""
     of_table, of_settings = (", ".join(names) or "nothing" for names in (found, wanted))
@@ -147,7 +142,7 @@ def data_paths(root: Path) -> list[str]:
     Names need no ending: Hive's are `000000_0`.
 
     Raises:
-        TableError: a folder cannot be read.
+        TableError: a folder cannot be read, or a name is no text.
     """
 
     def refused(error: OSError) -> None:
@@ -159,6 +154,9 @@ def data_paths(root: Path) -> list[str]:
         folders[:] = [name for name in folders if not is_hidden(name)]
         above = os.path.relpath(folder, root)
         found += [name if above == "." else f"{above}/{name}" for name in names if not is_hidden(name)]
+    for path in found:
+        if not path.isascii() and any("\ud800" <= sign <= "\udfff" for sign in path):
+            raise TableError(f"{root}: the name {path!a} in it has bytes that are not UTF-8; rename it")
     return sorted(found)
 
 
@@ -175,8 +173,20 @@ def _value_of(text: str, column: KeyColumn, path: str) -> PartitionValue:
     try:
         if column.type == "string":
             return text
-        return (date.fromisoformat(text) - _EPOCH).days if column.type == "date" else int(text)
+        # Python takes more for numbers and dates than readers do, as `1_0` and `20240101`.
+        if column.type == "date":
+            return (date.fromisoformat(_matched(_DATE, text)) - _EPOCH).days
+        value, most = int(_matched(_INTEGER, text)), 1 << (_BITS[column.type] - 1)
+        if not -most <= value < most:
+            raise ValueError(text)
+        return value
     except ValueError as error:
         raise TableUsageError(
             f"{path}: `{text}` is no {column.type}, which the batch's column `{column.name}` is"
         ) from error
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> str:
+    if pattern.fullmatch(text) is None:
+        raise ValueError(text)
+    return text

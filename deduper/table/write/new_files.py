@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import reduce
 from itertools import count, pairwise
-from operator import and_
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from deduper.table.folder_names import folder_name
 from deduper.table.index.keys import Int64s
 from deduper.table.write.encoding import dictionary_columns
 from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP
@@ -72,7 +69,6 @@ class _Files:
         self.written: list[Written] = []
         self._schema = pa.schema([field for field in schema if field.name not in in_folders])
         self._root = root
-        self._partitions = ds.partitioning(pa.schema([schema.field(name) for name in in_folders]), flavor="hive")
         self._in_folders = in_folders
         self._folders: dict[tuple[Any, ...], str] = {}
         self._dictionaries: list[str] | bool | None = None
@@ -144,9 +140,9 @@ class _Files:
     def _folder(self, records: pa.RecordBatch, row: int) -> str:
         values = tuple(records.column(name)[row] for name in self._in_folders)
         if values not in self._folders:
-            named = zip(self._in_folders, values, strict=True)
-            equal = [pc.field(name) == value if value.is_valid else pc.field(name).is_null() for name, value in named]
-            self._folders[values] = str(self._partitions.format(reduce(and_, equal))[0]) if equal else ""
+            named = zip(self._in_folders, (value.as_py() for value in values), strict=True)
+            texts = ((name, None if value is None else str(value)) for name, value in named)  # a date's is ISO 8601
+            self._folders[values] = "/".join(folder_name(*one) for one in texts)
         return self._folders[values]
 
     def _write(self, folder: str) -> None:

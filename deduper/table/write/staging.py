@@ -22,8 +22,9 @@ from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.batch import BAD_LINE, Batch
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import SettingError, SourceChangedError, TableUsageError
+from deduper.table.folder_names import NO_VALUE, folder_values
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
-from deduper.table.formats.paths import NO_VALUE, folder_values, text_of
+from deduper.table.formats.paths import text_of
 from deduper.table.formats.protocol import DataFile, NewFile
 from deduper.table.index.keys import Int64s
 from deduper.table.index.protocol import ABSENT, NO_TARGET
