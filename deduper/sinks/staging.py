@@ -266,6 +266,9 @@ def where_they_lie(config: Ports, outputs: Sequence[OutputFile], *, names: Names
 
     The record names the folders of the place in which the window was judged. Those of a copy's original may still be
     there, and hold what the original has to publish.
+
+    Raises:
+        IntegrityError: rows of a moved store are neither beside it nor where they were.
     """
     sinks, homes = config.file_ports, [through(names, home) for home in staging_homes(config)]
     found = []
@@ -274,13 +277,27 @@ def where_they_lie(config: Ports, outputs: Sequence[OutputFile], *, names: Names
         final = output.final
         if output.port in sinks and is_of_file(output):
             final = str(sinks[output.port].place / final.rpartition("/")[2])
-        for own in () if home in map(str, homes) else homes:
+        is_moved = home not in map(str, homes)
+        for own in homes if is_moved else ():
             staged = own / STAGING / inside
             if staged.exists() or (final != output.final and through(names, open_place(final)).exists()):
                 output = replace(output, staged=str(staged), final=final)
                 break
+        else:
+            # Of a store that was not moved, a file that is in neither place was published, and a reader has taken it.
+            if is_moved and is_of_file(output):
+                _require_there(output, homes, names)
         found.append(output)
     return found
+
+
+def _require_there(output: OutputFile, homes: Sequence[Place], names: Names) -> None:
+    if not any(through(names, open_place(place)).exists() for place in (output.staged, output.final)):
+        raise IntegrityError(
+            f"{output.staged}: {output.rows:,} rows of port {output.port} are committed and not published, and the "
+            f"store or its ports were moved without them; bring this folder back, or put it into "
+            f"{homes[0] / STAGING}, and start again"
+        )
 
 
 def discard_window(config: Ports, window: int, epoch: int, *, names: Names = _LOCAL) -> None:

@@ -50,6 +50,12 @@ class FileVanishedError(TableError):
     exit_code = ExitCode.INTEGRITY
 
 
+class StagedFileGoneError(TableError):
+    """A file of a write that died is not there, so the write cannot be completed. The operator: bring the file back."""
+
+    exit_code = ExitCode.INTEGRITY
+
+
 class IndexDamagedError(TableError):
     """A piece of the index is damaged or gone. The operator: delete the index; the next load builds it anew."""
 

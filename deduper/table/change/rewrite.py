@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from deduper.table.change.workload import Workload
 from deduper.table.columns import KeyColumns
 from deduper.table.errors import ConflictError, FileVanishedError, IndexDamagedError, SchemaDriftError
+from deduper.table.formats.paths import is_same_file
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import Int64s, plain_of
 from deduper.table.index.matching import WantedKeys
@@ -112,7 +113,7 @@ class FileRewrite:
         try:
             yield from self._of_file(number, file)
         except FileVanishedError as error:
-            if file.stamp:  # of a plain table, whose version is what is there
+            if file.may_change:  # of a plain table, whose version is what is there
                 raise ConflictError(f"{self._place.root / file.path}: went while it was read") from error
             raise
         self._require_unchanged(file)
@@ -192,15 +193,8 @@ class FileRewrite:
 
     def _require_unchanged(self, file: DataFile) -> None:
         """A plain file is still the one that was judged."""
-        if not file.stamp:
-            return
         path = self._place.root / file.path
-        try:
-            status = path.stat()
-            is_same = (status.st_size, status.st_mtime_ns) == (file.size, file.stamp)
-        except FileNotFoundError:
-            is_same = False
-        if not is_same:
+        if file.may_change and not is_same_file(path, file):
             raise ConflictError(f"{path}: changed while it was read")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,13 @@ from deduper.table.errors import (
     UnsupportedTableError,
     VersionGoneError,
 )
-from deduper.table.formats.protocol import Commit, DataFile, RemovedFile, Reversal, Snapshot, Table
+from deduper.table.formats.paths import removed_file
+from deduper.table.formats.protocol import Commit, RemovedFile, Reversal, Snapshot, Table
 from deduper.table.index.reading import rows_of
 from deduper.table.settings import LoadedLoad
 from deduper.table.target import table_of
 from deduper.table.write.lock import locked
-from deduper.table.write.plan import LoadPlan, discard, finish_all, write_plan
+from deduper.table.write.plan import LoadPlan, discard, finish_all, publish_ports, write_plan
 from deduper.table.write.steps import completed_without_server
 
 
@@ -91,11 +91,12 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
     began = time.monotonic()
     config = loaded.config
     table = table_of(loaded)
-    ports = tuple(str(Path(port).absolute()) for port in (config.duplicates, config.errors) if port is not None)
+    ports = {"duplicates": config.duplicates, "errors": config.errors}
+    folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
     load = secrets.token_hex(8)
     with locked(table.root, lock_timeout_s):
         failpoints.hit("table.1.locked")
-        completed = finish_all(table, ports)
+        completed = finish_all(table, folders)
         before, way = _way(table, version)
         counts = _counts(table, way)
         if way.is_needed:
@@ -129,25 +130,27 @@ def _way(table: Table, version: int) -> tuple[Snapshot, Reversal]:
 
 def _commit(table: Table, load: str, before: Snapshot, version: int, way: Reversal) -> None:
     """Steps 4 and 5."""
-    commit = Commit(
-        load=load,
-        after=before.version,
-        schema=b"",
-        partition_by=(),
-        files=(),
-        removed=_named(way.removed),
-        restored=_named(way.restored),
-        to=version,
-    )
-    write_plan(table.root, LoadPlan(table.format, commit, ()))
-    failpoints.hit("table.4.planned")
     try:
+        commit = Commit(
+            load=load,
+            after=before.version,
+            schema=b"",
+            partition_by=(),
+            files=(),
+            removed=tuple(removed_file(table.root, file, ()) for file in way.removed),
+            restored=tuple(RemovedFile(file.path, file.size, file.stamp, ()) for file in way.restored),
+            to=version,
+        )
+        plan = LoadPlan(table.format, commit, ())
+        write_plan(table.root, plan)
+        failpoints.hit("table.4.planned")
         table.commit(commit)
     except ConflictError as error:
         discard(table.root, load, ())
         raise TableChangedError(
             f"{error}: another writer was faster; nothing was rolled back, look at the plan again"
         ) from error
+    publish_ports(table.root, plan, {})  # there are none; the plan is done
 
 
 def _caught_up(table: Table, loaded: LoadedLoad, after: Snapshot) -> tuple[int, str | None]:
@@ -162,10 +165,6 @@ def _caught_up(table: Table, loaded: LoadedLoad, after: Snapshot) -> tuple[int, 
         index = config.table_index.open(table.root, columns)
         read, began_anew = index.catch_up(table.root, after.files), index.began_anew
     return read, began_anew
-
-
-def _named(files: Sequence[DataFile]) -> tuple[RemovedFile, ...]:
-    return tuple(RemovedFile(file.path, file.size, file.stamp, ()) for file in files)
 
 
 def _counts(table: Table, way: Reversal) -> dict[str, Any]:

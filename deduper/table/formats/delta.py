@@ -29,7 +29,7 @@ from deduper.table.errors import (
     UnsupportedTableError,
     VersionGoneError,
 )
-from deduper.table.formats.paths import data_paths, other_partitions, place, unplace
+from deduper.table.formats.paths import data_paths, other_partitions, place, staging_folder, unplace
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, PartitionValue, Reversal, Snapshot
 from deduper.table.schema import one_form
 
@@ -131,7 +131,7 @@ class DeltaFiles:
 
     def commit(self, commit: Commit) -> None:
         """See `Table`."""
-        place(self._root, commit.files)
+        place(self._root, commit.files, staging_folder(self._root, commit.load))
         failpoints.hit("table.5.placed")
         try:
             self._write(commit)
@@ -152,11 +152,29 @@ class DeltaFiles:
 
     def finish(self, commit: Commit) -> bool:
         """See `Table`."""
-        if self._is_taken(commit):
+        if self.is_taken(commit):
             self._sync(commit)
             return True
         unplace(self._root, commit.files)
         return False
+
+    def is_taken(self, commit: Commit) -> bool:
+        """See `Table`."""
+        try:
+            lines = self._record(commit).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            # Not made, or so long ago that the log was cleaned up.
+            table = self._open()
+            if table is None or table.version() <= commit.after:
+                return False
+            present = {file.path for file in self._files(pa.table(table.get_add_actions()), commit.partition_by)}
+            if not commit.files:
+                return present.isdisjoint(file.path for file in commit.removed)
+            return not present.isdisjoint(file.path for file in commit.files)
+        try:
+            return any(json.loads(line).get("commitInfo", {}).get(_LOAD) == commit.load for line in lines)
+        except ValueError as error:
+            raise TableError(f"{self._record(commit)}: the Delta log cannot be read: {error}") from error
 
     def _newest(self) -> DeltaTable | None:
         table, has_committed = self._read, self._has_committed
@@ -185,23 +203,6 @@ class DeltaFiles:
     def _record(self, commit: Commit) -> Path:
         """The log file of the only version at which the commit can be."""
         return self._root / _LOG / f"{commit.after + 1:020d}.json"
-
-    def _is_taken(self, commit: Commit) -> bool:
-        try:
-            lines = self._record(commit).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            # Not made, or so long ago that the log was cleaned up.
-            table = self._open()
-            if table is None or table.version() <= commit.after:
-                return False
-            present = {file.path for file in self._files(pa.table(table.get_add_actions()), commit.partition_by)}
-            if not commit.files:
-                return present.isdisjoint(file.path for file in commit.removed)
-            return not present.isdisjoint(file.path for file in commit.files)
-        try:
-            return any(json.loads(line).get("commitInfo", {}).get(_LOAD) == commit.load for line in lines)
-        except ValueError as error:
-            raise TableError(f"{self._record(commit)}: the Delta log cannot be read: {error}") from error
 
     def _sync(self, commit: Commit) -> None:
         """Makes the commit durable, which deltalake leaves to the system."""

@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 
+import xxhash
+
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.columns import KeyColumn
-from deduper.table.errors import TableError, TableUsageError
+from deduper.table.errors import ConflictError, StagedFileGoneError, TableError, TableUsageError
 from deduper.table.folder_names import NO_VALUE, folder_values
-from deduper.table.formats.protocol import DataFile, NewFile, PartitionValue, RemovedFile
+from deduper.table.formats.protocol import PRIVATE, DataFile, NewFile, PartitionValue, RemovedFile
 
 NO_PART = "if it is no part of the table, give it a name that begins with `_` or `.`, or move it"
 """What to do about a file that is no Parquet: every name that is not hidden is a part of a plain table."""
@@ -22,21 +24,59 @@ _EPOCH = date(1970, 1, 1)
 _DATE, _INTEGER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile(r"[+-]?[0-9]+")
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _THREADS = 8
+_TAIL_BYTES = 64 << 10
 
 
-def place(root: Path, files: Iterable[NewFile]) -> None:
-    """Gives staged files their paths below a table's folder; one that is gone from staging has it already.
+def staging_folder(table: Path, load: str) -> Path:
+    """The folder of a write in its table's; its last name is the write's."""
+    return table / PRIVATE / "staging" / load
+
+
+def place(root: Path, files: Sequence[NewFile], staging: Path) -> None:
+    """Gives staged files their paths below a folder; one that is gone from staging has it already.
 
     Durable on return, with all folders. Safe to repeat.
+
+    Raises:
+        StagedFileGoneError: as `unplaced`; no file was moved.
     """
-    files = list(files)
+    waiting = unplaced(root, files, staging)
     touched = {(root / file.path).parent for file in files}
     _make(touched)
-    for file in files:
-        if LOCAL.exists(Path(file.staged)):
-            LOCAL.replace(Path(file.staged), root / file.path)
-            failpoints.hit("table.placed")
+    for file in waiting:
+        LOCAL.replace(staging / file.staged, root / file.path)
+        failpoints.hit("table.placed")
     _sync(touched)
+
+
+def unplaced(root: Path, files: Iterable[NewFile], staging: Path) -> list[NewFile]:
+    """The files that are still staged; all others have their paths, which no other file has: their names have the load.
+
+    Raises:
+        StagedFileGoneError: one is neither here nor there.
+    """
+    files = list(files)
+    lost = first_lost(root, files, staging)
+    if lost is not None:
+        raise StagedFileGoneError(
+            f"{root / lost.path}: a write that died has put {lost.rows:,} rows into this file, and it is neither there "
+            f"nor at {staging / lost.staged}; {give_up(staging.name)}"
+        )
+    return [file for file in files if LOCAL.exists(staging / file.staged)]
+
+
+def first_lost(root: Path, files: Iterable[NewFile], staging: Path) -> NewFile | None:
+    """The first file that is neither staged nor at its path."""
+    there = (file for file in files if not LOCAL.exists(staging / file.staged) and not LOCAL.exists(root / file.path))
+    return next(there, None)
+
+
+def give_up(load: str) -> str:
+    """The next step after a file of a dead write was lost."""
+    return (
+        "bring it back from where the folder was moved or copied from, and try again; or, to do without what that "
+        f"write has not yet done, delete `{PRIVATE}/staging/{load}` in the table's folder; nothing was written"
+    )
 
 
 def _make(folders: Iterable[Path]) -> None:
@@ -80,6 +120,20 @@ def remove(root: Path, files: Iterable[RemovedFile], kept_in: Path | None) -> No
     _sync(folder for folder in touched if folder.is_dir())
 
 
+def require_kept(root: Path, files: Iterable[RemovedFile], kept_in: Path, load: str) -> None:
+    """All files that a dead rollback brings back are kept, or are back.
+
+    Raises:
+        StagedFileGoneError: one is not.
+    """
+    for file in files:
+        if not LOCAL.exists(kept_in / file.path) and not LOCAL.exists(root / file.path):
+            raise StagedFileGoneError(
+                f"{root / file.path}: a rollback that died brings this file back, and it is neither there nor at "
+                f"{kept_in / file.path}; {give_up(load)}"
+            )
+
+
 def bring_back(root: Path, files: Iterable[RemovedFile], kept_in: Path) -> None:
     """Gives removed files their places again; one that is not kept has it already. Durable. Safe to repeat."""
     touched: set[Path] = set()
@@ -100,12 +154,42 @@ def _sync(folders: Iterable[Path]) -> None:
 
 
 def is_same_file(path: Path, file: RemovedFile | DataFile) -> bool:
-    """Whether a file is there, with the size and time that it had."""
+    """Whether a file is there, with the size and time that it had; of a removed one the last bytes stand for the time.
+
+    A copied folder may have other times, and rows of a file that stays are there twice.
+    """
     try:
         status = path.stat()
+        if status.st_size != file.size:
+            return False
+        tail = file.tail if isinstance(file, RemovedFile) else None
+        return status.st_mtime_ns == file.stamp or (tail is not None and _tail(path, file.size) == tail)
     except FileNotFoundError:
         return False
-    return (status.st_size, status.st_mtime_ns) == (file.size, file.stamp)
+
+
+def removed_file(root: Path, file: DataFile, partition: tuple[tuple[str, str | None], ...]) -> RemovedFile:
+    """A file that a write removes.
+
+    Raises:
+        ConflictError: it has changed, or is gone.
+    """
+    tail = None
+    if file.may_change:
+        try:
+            tail = _tail(root / file.path, file.size)
+        except FileNotFoundError as error:
+            raise ConflictError(f"{root / file.path}: went before it could be removed") from error
+        if not is_same_file(root / file.path, file):  # after the reading: else these may be the bytes of another one
+            raise ConflictError(f"{root / file.path}: changed before it could be removed")
+    return RemovedFile(file.path, file.size, file.stamp, partition, tail)
+
+
+def _tail(path: Path, size: int) -> int:
+    """The checksum of a file's last bytes: of a Parquet file those of its footer, and of small files all of them."""
+    with path.open("rb") as file:
+        file.seek(max(0, size - _TAIL_BYTES))
+        return xxhash.xxh3_64_intdigest(file.read(_TAIL_BYTES))
 
 
 def other_partitions(where: str, found: Sequence[str], wanted: Sequence[str]) -> str:

@@ -15,7 +15,18 @@ import pyarrow as pa
 from bucket_store import failpoints
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import TableError, VersionGoneError
-from deduper.table.formats.paths import NO_PART, bring_back, data_paths, is_same_file, partition_of, place, remove
+from deduper.table.formats.paths import (
+    NO_PART,
+    bring_back,
+    data_paths,
+    is_same_file,
+    partition_of,
+    place,
+    remove,
+    require_kept,
+    staging_folder,
+    unplaced,
+)
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Reversal, Snapshot
 from deduper.table.formats.versions import (
     difference,
@@ -75,7 +86,7 @@ class PlainFiles:
             )
         kept_in = removed_folder(self._root)
         restored = tuple(
-            DataFile(path, size, stamp, partition_of(path, self._partition_by))
+            DataFile(path, size, stamp, partition_of(path, self._partition_by), True)
             for path, (size, stamp) in sorted(returning.items())
         )
         for file in restored:
@@ -92,16 +103,22 @@ class PlainFiles:
         self.finish(commit)
 
     def finish(self, commit: Commit) -> bool:
-        """See `Table`."""
+        """See `Table`. A write that cannot be completed makes no version."""
+        staging, kept_in = staging_folder(self._root, commit.load), removed_folder(self._root)
+        unplaced(self._root, commit.files, staging)
+        require_kept(self._root, commit.restored, kept_in, commit.load)
         number = record_version(self._root, commit)
         failpoints.hit("table.5.recorded")
-        place(self._root, commit.files)
-        kept_in = removed_folder(self._root)
+        place(self._root, commit.files, staging)
         bring_back(self._root, commit.restored, kept_in)
         remove(self._root, commit.removed, kept_in if self._keep_versions else None)
         prune(self._root, number, self._keep_versions)
         return True
 
+    def is_taken(self, commit: Commit) -> bool:  # noqa: ARG002  of the protocol
+        """See `Table`. A plan is a commit."""
+        return True
+
     def _file(self, path: str) -> DataFile:
         status = (self._root / path).stat()
-        return DataFile(path, status.st_size, status.st_mtime_ns, partition_of(path, self._partition_by))
+        return DataFile(path, status.st_size, status.st_mtime_ns, partition_of(path, self._partition_by), True)

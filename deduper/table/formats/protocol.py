@@ -27,13 +27,15 @@ NO_TABLE = -1
 class DataFile:
     """A file of a table. `path` is relative to its folder; two files with equal fields are the same bytes.
 
-    `stamp` is the time of its last change in ns, where the table's format does not say that files never change.
+    `stamp` tells apart files that have had this path and size. `may_change`: others may change it in place; then it is
+    the time of the last change in ns.
     """
 
     path: str
     size: int
     stamp: int
     partition: tuple[PartitionValue, ...]
+    may_change: bool = False
 
     @property
     def identity(self) -> FileIdentity:
@@ -59,8 +61,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A staged file of a write: where it is, and the path that it is to have in the table.
+    """A staged file of a write: where it is, and the path that it is to have in the table, or in the folder of a port.
 
+    `staged` is relative to the staging folder of its write, which may move with the table before the next write.
     `partition`: (column, value as text, None for null). `statistics`: as Delta has them, in JSON.
     """
 
@@ -74,12 +77,16 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that a write removes: as `DataFile`, with its partition as `NewFile` has it; a rollback has none."""
+    """A file that a write removes: as `DataFile`, with its partition as `NewFile` has it; a rollback has none.
+
+    `tail`: the checksum of its last bytes, by which a file that may change is known in a copy with other times.
+    """
 
     path: str
     size: int
     stamp: int
     partition: tuple[tuple[str, str | None], ...]
+    tail: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +163,13 @@ class Table(Protocol):
         """
 
     def finish(self, commit: Commit) -> bool:
-        """Completes a commit of a write that has died, if it was taken; else removes its files, and gives False."""
+        """Completes a commit of a write that has died, if it was taken; else removes its files, and gives False.
+
+        Safe to repeat.
+
+        Raises:
+            StagedFileGoneError: a file is neither staged nor at its path; nothing was written.
+        """
+
+    def is_taken(self, commit: Commit) -> bool:
+        """Whether a write that has died is committed; nothing is written."""

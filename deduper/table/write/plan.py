@@ -1,15 +1,19 @@
 """The plan of a write: what it has staged, and where all of it belongs. With it the next write completes a dead one.
 
     <table>/_deduper/staging/<load>/plan    a framed file: magic "BSTABPLN", version 1, `LoadPlan` as its body
+    <table>/_deduper/staging/<load>/done    the same, once all files of the write have their places
     <table>/_deduper/staging/<load>/rows    the new rows
     <port>/_staging/<load>                  the rows of a port
 
 A load without a plan has committed nothing. One with a plan is committed if its table has the commit, or if it has
-nothing for the table.
+nothing for the table. A plan has no absolute path: table and ports may be moved or copied before it is completed. Files
+of a write that is done are the readers': one that is gone was taken, and is not missed.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,28 +21,30 @@ from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, listed, make_directories, place_new, remove_tree
 from bucket_store.framing import frame
 from bucket_store.wire import encode
-from deduper.table.errors import UnsupportedTableError
-from deduper.table.formats.paths import place
+from deduper.table.errors import StagedFileGoneError, UnsupportedTableError
+from deduper.table.formats.paths import first_lost, give_up, place, staging_folder
 from deduper.table.formats.protocol import PRIVATE, Commit, NewFile, Table
 from deduper.table.framed import read_framed
 
 _MAGIC = b"BSTABPLN"
 _VERSION = 1
 _PLAN = "plan"
+_DONE = "done"
 PORT_STAGING = "_staging"
 
 
 @dataclass(frozen=True, slots=True)
 class PortFiles:
-    """The staged files of a port, and its folder."""
+    """The staged files of a port by its name; `folder` is its folder from the table's, links resolved."""
 
-    root: str
+    name: str
+    folder: str
     files: tuple[NewFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """A load that is staged. `ports` with their folders, even of no file: their staging folders are removed.
+    """A load that is staged. `ports` even of no file: their staging folders are removed.
 
     With an empty `commit` there is nothing for the table, so the plan itself is the commit.
     """
@@ -48,9 +54,14 @@ class LoadPlan:
     ports: tuple[PortFiles, ...]
 
 
-def staging_folder(table: Path, load: str) -> Path:
-    """The folder of a load."""
-    return table / PRIVATE / "staging" / load
+def relative_folder(port: Path, table: Path) -> str:
+    """`PortFiles.folder`."""
+    return os.path.relpath(port.resolve(), table.resolve())
+
+
+def port_staging(port: Path, load: str) -> Path:
+    """The staging folder of a load in a port's folder."""
+    return port / PORT_STAGING / load
 
 
 def write_plan(table: Path, plan: LoadPlan) -> None:
@@ -60,13 +71,24 @@ def write_plan(table: Path, plan: LoadPlan) -> None:
     place_new(LOCAL, folder / _PLAN, frame(_MAGIC, _VERSION, encode(plan)))
 
 
+def is_planned(table: Path, load: str) -> bool:
+    """Whether a load has a plan, and so may be committed."""
+    folder = staging_folder(table, load)
+    return (folder / _PLAN).exists() or (folder / _DONE).exists()
+
+
 def read_plan(table: Path, load: str) -> LoadPlan | None:
-    """The plan of a load; None when it has none yet.
+    """The plan of a load, done or not; None when it has none yet.
 
     Raises:
         CorruptionError, UnknownFormatError: it cannot be read.
     """
-    path = staging_folder(table, load) / _PLAN
+    found = (_read(table, load, name) for name in (_PLAN, _DONE))
+    return next((plan for plan in found if plan is not None), None)
+
+
+def _read(table: Path, load: str, name: str) -> LoadPlan | None:
+    path = staging_folder(table, load) / name
     return read_framed(LoadPlan, path, magic=_MAGIC, version=_VERSION, what="plan of a load")
 
 
@@ -75,44 +97,88 @@ def staged_loads(table: Path) -> list[str]:
     return listed(LOCAL, table / PRIVATE / "staging")
 
 
-def publish_ports(plan: LoadPlan) -> None:
-    """Gives the files of the ports their places. Safe to repeat."""
+def publish_ports(table: Path, plan: LoadPlan, folders: Mapping[str, Path]) -> None:
+    """Gives the files of the ports their places, in the ports' folders by name; then the plan is done. Safe to repeat.
+
+    Raises:
+        StagedFileGoneError: a file is neither staged nor in its place.
+    """
+    load = plan.commit.load
     for port in plan.ports:
-        place(Path(port.root), port.files)
+        if port.files:
+            place(folders[port.name], port.files, port_staging(folders[port.name], load))
         failpoints.hit("table.6.port")
+    # From here on, a reader may take files away.
+    LOCAL.replace(staging_folder(table, load) / _PLAN, staging_folder(table, load) / _DONE)
+    if any(port.files for port in plan.ports):
+        LOCAL.fsync_dir(staging_folder(table, load))
 
 
-def discard(table: Path, load: str, ports: tuple[str, ...]) -> None:
+def discard(table: Path, load: str, ports: Iterable[Path]) -> None:
     """Removes what a load has staged. The folder with the plan goes last: by it alone a repetition finds the rest."""
     for port in ports:
-        remove_tree(LOCAL, Path(port) / PORT_STAGING / load)
+        remove_tree(LOCAL, port_staging(port, load))
         failpoints.hit("table.7.port")
     remove_tree(LOCAL, staging_folder(table, load))
 
 
-def finish_all(table: Table, ports: tuple[str, ...]) -> int:
+def finish_all(table: Table, ports: Mapping[str, Path]) -> int:
     """Completes or removes what dead loads have left; gives the number of those that were completed.
 
-    `ports` are the folders of the load that begins: a load without a plan has staged rows in the same ones, or leaves
-    hidden files in others. The caller holds the table's lock.
+    `ports` are the folders of the load that begins, by name: a load without a plan has staged rows in the same ones, or
+    leaves hidden files in others. The caller holds the table's lock.
 
     Raises:
         CorruptionError: a plan cannot be read.
         UnsupportedTableError: a dead load was of another format.
+        StagedFileGoneError: a file of a committed load is lost; nothing of that load was written.
     """
     finished = 0
     for load in staged_loads(table.root):
         plan = read_plan(table.root, load)
         if plan is None:
-            discard(table.root, load, ports)
+            discard(table.root, load, ports.values())
             continue
         if plan.table_format != table.format:
             raise UnsupportedTableError(
                 f"{table.root}: load {load} of a {plan.table_format} table has died, and has to be completed; "
                 f"write `format: {plan.table_format}`"
             )
-        if plan.commit.is_empty or table.finish(plan.commit):
-            publish_ports(plan)
-            finished += 1
-        discard(table.root, load, tuple(port.root for port in plan.ports))
+        finished += _finish(table, plan, ports)
+        own = [folder for port in plan.ports for folder in _folders(table.root, port, ports)]
+        discard(table.root, load, dict.fromkeys(own))
     return finished
+
+
+def _finish(table: Table, plan: LoadPlan, ports: Mapping[str, Path]) -> bool:
+    """Completes a load, if it was committed; else removes its files from the table."""
+    if not (staging_folder(table.root, plan.commit.load) / _PLAN).exists():
+        return True
+    if not plan.commit.is_empty and not table.is_taken(plan.commit):
+        return table.finish(plan.commit)
+    # Before the table: a write that cannot be completed makes no version.
+    folders = {port.name: _found(table.root, plan.commit.load, port, ports) for port in plan.ports if port.files}
+    if not plan.commit.is_empty:
+        table.finish(plan.commit)
+    publish_ports(table.root, plan, folders)
+    return True
+
+
+def _folders(table: Path, port: PortFiles, ports: Mapping[str, Path]) -> list[Path]:
+    """Where a port may be: as it lay from the table, or as the settings say, if the table was moved without it."""
+    recorded = Path(os.path.normpath(table.resolve() / port.folder))
+    return [recorded, *(folder for name, folder in ports.items() if name == port.name)]
+
+
+def _found(table: Path, load: str, port: PortFiles, ports: Mapping[str, Path]) -> Path:
+    """The folder that has the files of a port, staged or in their places."""
+    folders = _folders(table, port, ports)
+    for folder in folders:
+        if first_lost(folder, port.files, port_staging(folder, load)) is None:
+            return folder
+    rows = sum(file.rows for file in port.files)
+    raise StagedFileGoneError(
+        f"{' and '.join(map(str, dict.fromkeys(folders)))}: neither has the {rows:,} rows of `{port.name}` of a write "
+        f"that died ({port_staging(folders[0], load)}); name the port's present folder as `{port.name}`; or "
+        f"{give_up(load)}"
+    )

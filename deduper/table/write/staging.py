@@ -24,14 +24,14 @@ from deduper.table.columns import KeyColumn
 from deduper.table.errors import SettingError, SourceChangedError, TableUsageError
 from deduper.table.folder_names import NO_VALUE, folder_values
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
-from deduper.table.formats.paths import text_of
+from deduper.table.formats.paths import staging_folder, text_of
 from deduper.table.formats.protocol import DataFile, NewFile
 from deduper.table.index.keys import Int64s
 from deduper.table.index.protocol import ABSENT, NO_TARGET
 from deduper.table.judge import Verdict
 from deduper.table.write.new_files import write_new_files
 from deduper.table.write.operation import Work
-from deduper.table.write.plan import PortFiles
+from deduper.table.write.plan import PortFiles, port_staging, relative_folder
 from deduper.table.write.rewriting import WaitingRows, rewrite_files
 
 ABOUT = "_load"
@@ -47,11 +47,21 @@ PartitionTexts = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where a write stages its rows. `ports` may have `duplicates` and `errors`, each (its own folder, staging)."""
+    """Where a write of a table stages its rows. `ports`: the folders of `duplicates` and `errors`, or of one of them."""
 
     load: str
-    rows: Path
-    ports: Mapping[str, tuple[Path, Path]]
+    table: Path
+    ports: Mapping[str, Path]
+
+    @property
+    def folder(self) -> Path:
+        """The write's own."""
+        return staging_folder(self.table, self.load)
+
+    @property
+    def rows(self) -> Path:
+        """The folder of new rows."""
+        return self.folder / "rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +101,20 @@ def stage(
             in_folders = [column.name for column in partition_by]
             folder = staging.rows.with_name("rewritten")
             for number, path, footer in rewrite_files(work.rewrite, waiting, in_folders, folder, syncs.begin):
-                file = _in_place_of(work.rewrite.removed[number], path, footer, partition_by, staging.load)
+                file = _in_place_of(work.rewrite.removed[number], path, footer, partition_by, staging)
                 files += (file,)
                 in_place_of[file.path] = number
         failpoints.hit("table.3.staged")
-        of_ports = tuple(
-            PortFiles(str(staging.ports[name][0]), _new_files(folder, port.written, staging.load))
-            for (name, port), (_, folder) in zip(ports.items(), staging.ports.values(), strict=True)
-        )
-        for file in (*files, *(file for port in of_ports for file in port.files)):
-            syncs.begin(Path(file.staged))
-    return Staged(files, of_ports, in_place_of)
+        of_ports = []
+        for name, port in ports.items():
+            folder = port_staging(staging.ports[name], staging.load)
+            of_port = _new_files(folder, folder, port.written, staging.load)
+            of_ports.append(PortFiles(name, relative_folder(staging.ports[name], staging.table), of_port))
+            for file in of_port:
+                syncs.begin(folder / file.staged)
+        for file in files:
+            syncs.begin(staging.folder / file.staged)
+    return Staged(files, tuple(of_ports), in_place_of)
 
 
 def _write_batch(
@@ -114,14 +127,14 @@ def _write_batch(
     waiting = WaitingRows(staging.rows.with_name("waiting"), schema)
     with ExitStack() as stack:
         ports = {
-            name: stack.enter_context(_PortWriter(folder, batch, staging.load))
-            for name, (_, folder) in staging.ports.items()
+            name: stack.enter_context(_PortWriter(port_staging(port, staging.load), batch, staging.load))
+            for name, port in staging.ports.items()
         }
         make_directories(LOCAL, staging.rows)
         stack.enter_context(waiting)
         rows = _table_rows(batch, work, required, ports, waiting)
         written = write_new_files(rows, schema, folders, staging.rows)
-    return waiting, ports, _new_files(staging.rows, written, staging.load)
+    return waiting, ports, _new_files(staging.folder, staging.rows, written, staging.load)
 
 
 class _PortWriter:
@@ -206,28 +219,31 @@ def _is_of(verdict: NDArray[np.int8], wanted: frozenset[Verdict]) -> NDArray[np.
     return np.isin(verdict, list(wanted))
 
 
-def _new_files(folder: Path, written: Sequence[tuple[Path, pq.FileMetaData]], load: str) -> tuple[NewFile, ...]:
-    """The files with the paths that they are to have: a name with the load's id, which no other file has."""
+def _new_files(
+    staging: Path, folder: Path, written: Sequence[tuple[Path, pq.FileMetaData]], load: str
+) -> tuple[NewFile, ...]:
+    """The files of a folder and the paths that they are to have: a name with the load's id, which no other has."""
     files = []
     for number, (path, footer) in enumerate(written):
         inner = path.relative_to(folder).as_posix()
         name = f"part-{load}-{number:05d}.parquet"
-        files.append(_new_file(path, footer, Path(inner).with_name(name), _partition(inner)))
+        files.append(_new_file(staging, path, footer, Path(inner).with_name(name), _partition(inner)))
     return tuple(file for file in files if file.rows)
 
 
 def _in_place_of(
-    old: DataFile, path: Path, footer: pq.FileMetaData, partition_by: Sequence[KeyColumn], load: str
+    old: DataFile, path: Path, footer: pq.FileMetaData, partition_by: Sequence[KeyColumn], staging: Staging
 ) -> NewFile:
     """A rewritten file, in the folder of the old one."""
     values = zip(partition_by, old.partition, strict=True)
     partition = tuple((column.name, text_of(value, column)) for column, value in values)
-    return _new_file(path, footer, Path(old.path).with_name(f"part-{load}-of-{path.name}"), partition)
+    place = Path(old.path).with_name(f"part-{staging.load}-of-{path.name}")
+    return _new_file(staging.folder, path, footer, place, partition)
 
 
-def _new_file(path: Path, footer: pq.FileMetaData, place: Path, partition: PartitionTexts) -> NewFile:
+def _new_file(staging: Path, path: Path, footer: pq.FileMetaData, place: Path, partition: PartitionTexts) -> NewFile:
     return NewFile(
-        staged=str(path),
+        staged=path.relative_to(staging).as_posix(),
         path=str(place),
         size=path.stat().st_size,
         rows=footer.num_rows,

@@ -21,19 +21,18 @@ from deduper.errors import IntegrityError
 from deduper.table.batch import Batch
 from deduper.table.columns import KeyColumns
 from deduper.table.errors import ConflictError, IndexServerError, TableChangedError
-from deduper.table.formats.paths import text_of
+from deduper.table.formats.paths import removed_file, staging_folder, text_of
 from deduper.table.formats.protocol import Commit, DataFile, NewFile, RemovedFile, Snapshot, Table
 from deduper.table.index.protocol import KeyIndex, TableIndex, WrittenFile
 from deduper.table.judge import Verdict
 from deduper.table.write.operation import Operation, Work
 from deduper.table.write.plan import (
-    PORT_STAGING,
     LoadPlan,
     PortFiles,
     discard,
     finish_all,
+    is_planned,
     publish_ports,
-    staging_folder,
     write_plan,
 )
 from deduper.table.write.staging import Staging, stage
@@ -99,7 +98,7 @@ class WriteSteps:
         """
         began = time.monotonic()
         failpoints.hit("table.1.locked")
-        completed = finish_all(self._table, self._port_folders)
+        completed = finish_all(self._table, self._ports)
         read = 0
         conflict: ConflictError | None = None
         for number in range(1, _TRIES + 1):
@@ -117,17 +116,17 @@ class WriteSteps:
             except ConflictError as error:
                 logger.warning("judging again: %s", error)
                 conflict = error
-                discard(self._table.root, load, self._port_folders)
+                discard(self._table.root, load, self._ports.values())
                 continue
             except Exception:
                 self._give_up(load)
                 raise
-            publish_ports(plan)
+            publish_ports(self._table.root, plan, self._ports)
             failpoints.hit("table.6.published")
             after = self._table.snapshot()
             self._enter(after, work, plan.commit.files, in_place_of)
             failpoints.hit("table.7.index")
-            discard(self._table.root, load, self._port_folders)
+            discard(self._table.root, load, self._ports.values())
             return Outcome(
                 load=load,
                 before=before,
@@ -144,20 +143,11 @@ class WriteSteps:
             f"{self._table.root}: other writers were faster {_TRIES} times; the last time: {conflict}"
         ) from conflict
 
-    @property
-    def _port_folders(self) -> tuple[str, ...]:
-        return tuple(map(str, self._ports.values()))
-
     def _staged(self, load: str, before: Snapshot) -> tuple[Work, LoadPlan, Mapping[str, int]]:
         """Steps 3 and 4; with the files in the places of others, as `Staged` has them."""
-        folder = staging_folder(self._table.root, load)
-        make_directories(LOCAL, folder)
+        make_directories(LOCAL, staging_folder(self._table.root, load))
         work = self._operation.judge(self._index, before)
-        staging = Staging(
-            load,
-            folder / "rows",
-            {name: (port, port / PORT_STAGING / load) for name, port in self._ports.items()},
-        )
+        staging = Staging(load, self._table.root, self._ports)
         staged = stage(self._batch, work, self._columns.partition_by, before.required, staging)
         self._require_counts(work, staged.files, staged.ports)
         commit = Commit(
@@ -176,7 +166,7 @@ class WriteSteps:
     def _removed(self, file: DataFile) -> RemovedFile:
         values = zip(self._columns.partition_by, file.partition, strict=True)
         partition = tuple((column.name, text_of(value, column)) for column, value in values)
-        return RemovedFile(file.path, file.size, file.stamp, partition)
+        return removed_file(self._table.root, file, partition)
 
     def _enter(self, after: Snapshot, work: Work, files: Sequence[NewFile], in_place_of: Mapping[str, int]) -> None:
         """The keys of the new files into the index; if they are not known, they are read. The write is committed."""
@@ -196,8 +186,8 @@ class WriteSteps:
 
     def _give_up(self, load: str) -> None:
         """Removes what is staged; with a plan it stays, for the next write to find out whether it was committed."""
-        if not (staging_folder(self._table.root, load) / "plan").exists():
-            discard(self._table.root, load, self._port_folders)
+        if not is_planned(self._table.root, load):
+            discard(self._table.root, load, self._ports.values())
 
     def _require_counts(self, work: Work, files: Sequence[NewFile], ports: Sequence[PortFiles]) -> None:
         """Each row that was judged, and each that is carried over, is in a file, and no other."""

@@ -414,9 +414,9 @@ def test_plans_and_records_have_their_bytes() -> None:
     """Plans of loads and changes are as before; a rollback's has two fields more; a record is an array of three."""
     removed = RemovedFile("d=1/b.parquet", 7, 5, ())
     commit = Commit(load="1", after=3, schema=b"", partition_by=(), files=(), removed=(removed,))
-    assert msgpack.unpackb(encode(commit)) == ["1", 3, b"", [], [], [["d=1/b.parquet", 7, 5, []]]]
+    assert msgpack.unpackb(encode(commit)) == ["1", 3, b"", [], [], [["d=1/b.parquet", 7, 5, [], None]]]
     back_to = Commit(load="1", after=3, schema=b"", partition_by=(), files=(), restored=(removed,), to=0)
-    assert msgpack.unpackb(encode(back_to))[5:] == [[], [["d=1/b.parquet", 7, 5, []]], 0]
+    assert msgpack.unpackb(encode(back_to))[5:] == [[], [["d=1/b.parquet", 7, 5, [], None]], 0]
     assert decode(Commit, encode(back_to)) == back_to
     assert not back_to.is_empty
     record = VersionRecord("1", (("a", 1),), (("b", 2, 3),))

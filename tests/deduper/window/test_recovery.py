@@ -133,6 +133,22 @@ def test_a_job_that_was_moved_publishes_from_its_new_place(tmp_path: Path, confi
     assert (tmp_path / "moved" / "out" / "unique" / Path(output.final).name).read_bytes() == b"rows"
 
 
+def test_a_job_that_was_moved_without_its_staged_rows_is_refused(tmp_path: Path, config: Config) -> None:
+    """They are not taken for rows that a reader has: once the folder is back, they are published."""
+    output = committed(config, owned(config))
+    (tmp_path / "job").rename(tmp_path / "moved")
+    moved = config_of(tmp_path / "moved")
+    staged = next((tmp_path / "moved").rglob(names.STAGING))
+    staged.rename(tmp_path / "kept")
+    for _ in range(2):
+        with pytest.raises(IntegrityError, match="committed and not published"):
+            recover(moved, owned(moved))
+    shutil.rmtree(staged, ignore_errors=True)
+    (tmp_path / "kept").rename(staged)
+    recover(moved, owned(moved))
+    assert (tmp_path / "moved" / "out" / "unique" / Path(output.final).name).read_bytes() == b"rows"
+
+
 @pytest.mark.parametrize("is_published", [False, True], ids=["original waits", "original published"])
 def test_a_copied_job_publishes_its_own_rows(tmp_path: Path, config: Config, is_published: bool) -> None:
     """Copied between record and publishing: each of the two publishes from its folder to its folder."""

@@ -1,0 +1,187 @@
+"""Folders that are moved or copied while a write is not complete: each of its rows is there after the next write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bucket_store import failpoints
+from bucket_store.filesystem import LocalFileSystem
+from deduper.errors import ExitCode
+from deduper.table.errors import StagedFileGoneError
+from deduper.table.formats.paths import staging_folder
+from deduper.table.formats.protocol import PRIVATE
+from deduper.table.upkeep.verify import verify
+from deduper.table.write.plan import staged_loads
+from tests.deduper.table.scene import Place, Row, dying
+from tests.deduper.table.test_table_rollback import KEEP, back
+
+pytestmark = pytest.mark.slow
+OLD: list[Row] = [(key, "old", key % 2) for key in range(6)]
+NEW: list[Row] = [(key, "new", key % 2) for key in range(4, 9)]
+OTHERS: list[Row] = [(4, "again", 0), (None, "error", 0)]
+AFTER = sorted([(key, "new" if key >= 4 else "old", key % 2) for key in range(9)] + [(50, "later", 0)])
+
+
+def dead_upsert(place: Place, step: str) -> str:
+    """The name of an upsert of `NEW`, with a duplicate and an error, that dies at a step."""
+    place.load(OLD)
+    with dying(step) as died:
+        place.upsert([*NEW, *OTHERS])
+    assert died
+    (load,) = staged_loads(place.root)
+    return load
+
+
+def require_completed(place: Place) -> None:
+    """The next write completes the upsert, and nothing of it is left."""
+    assert place.load([(50, "later", 0)]).completed == 1
+    assert sorted(place.rows()) == AFTER
+    assert [key for key, _, _ in place.port("duplicates")] == [4]
+    assert [key for key, _, _ in place.port("errors")] == [None]
+    assert place.leftovers() == []
+    assert verify(place.config()).is_sound
+
+
+def step_of(place: Place) -> str:
+    """The first step at which a write is committed."""
+    return "table.5.committed" if place.format == "delta" else "table.4.planned"
+
+
+def test_a_table_is_moved_with_its_ports(place: Place, tmp_path: Path) -> None:
+    """The plan names no absolute path, so it holds wherever the folder is."""
+    home = Place(tmp_path / "one", place.format)
+    load = dead_upsert(home, step_of(place))
+    plan = (staging_folder(home.root, load) / "plan").read_bytes()
+    assert os.fsencode(tmp_path) not in plan
+    home.root.parent.rename(tmp_path / "two")
+    require_completed(Place(tmp_path / "two", place.format))
+
+
+@pytest.mark.night(but=["parquet-False-table.4.planned", "parquet-True-table.6.port", "delta-True-table.5.committed"])
+@pytest.mark.parametrize("step", ["table.4.planned", "table.placed", "table.5.committed", "table.6.port"])
+@pytest.mark.parametrize("times", [True, False])
+def test_a_table_is_copied(tmp_path: Path, place: Place, step: str, times: bool) -> None:
+    """Copy and original complete the same write, each with its own files, and neither touches the other's."""
+    if place.format == "parquet" and step == "table.5.committed":
+        step = "table.removed"
+    one, two = Place(tmp_path / "one", place.format), Place(tmp_path / "two", place.format)
+    dead_upsert(one, step)
+    shutil.copytree(tmp_path / "one", tmp_path / "two", copy_function=shutil.copy2 if times else shutil.copy)
+    is_committed = place.format == "parquet" or step in ("table.5.committed", "table.6.port")
+    for home in (two, one):
+        if is_committed:
+            require_completed(home)
+        else:
+            home.load([])
+            assert sorted(home.rows()) == sorted(OLD)
+            assert home.leftovers() == []
+
+
+def test_a_table_is_moved_without_its_ports(tmp_path: Path, place: Place) -> None:
+    """The ports of the settings have the staged rows."""
+    home = Place(tmp_path, place.format)
+    dead_upsert(home, step_of(place))
+    (tmp_path / "far/away").mkdir(parents=True)
+    home.root.rename(tmp_path / "far/away/table")
+    home.root = tmp_path / "far/away/table"
+    moved = Place(tmp_path / "far/away", place.format)
+    moved.ports = home.ports
+    assert moved.load([(50, "later", 0)]).completed == 1
+    assert sorted(moved.rows()) == AFTER
+    assert [len(home.port(name)) for name in home.ports] == [1, 1]
+    assert home.leftovers() == moved.leftovers() == []
+
+
+def test_a_table_behind_a_link(tmp_path: Path, place: Place) -> None:
+    """A link to the table, or to all folders, changes nothing for a write that died beside it."""
+    (tmp_path / "disk/deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk/deep", target_is_directory=True)
+    dead_upsert(Place(tmp_path / "link/one", place.format), step_of(place))
+    (tmp_path / "disk").rename(tmp_path / "other")
+    (tmp_path / "link").unlink()
+    require_completed(Place(tmp_path / "other/deep/one", place.format))
+
+
+@pytest.mark.parametrize("lost", ["table", "duplicates"])
+def test_a_staged_file_is_lost(tmp_path: Path, place: Place, lost: str) -> None:
+    """The next write stops before it writes, each time, until the file is back; no version is made meanwhile."""
+    if place.format == "delta" and lost == "table":
+        pytest.skip("files have their places before the commit")
+    load = dead_upsert(place, step_of(place))
+    folder = staging_folder(place.root, load) / "rows" if lost == "table" else place.ports[lost] / "_staging" / load
+    kept = shutil.move(folder, tmp_path / "kept")
+    before = {path: path.stat().st_mtime_ns for path in place.root.rglob("*") if PRIVATE not in path.name}
+    for _ in range(2):
+        with pytest.raises(StagedFileGoneError, match=f"{load}.*nothing was written") as error:
+            place.load([(50, "later", 0)])
+        assert error.value.exit_code is ExitCode.INTEGRITY
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        versions = place.root / PRIVATE / "versions"
+        assert place.format == "delta" or len(list(versions.iterdir())) == 1
+    shutil.move(kept, folder)
+    require_completed(place)
+
+
+def test_a_dead_write_is_given_up(place: Place) -> None:
+    """The folder that the message names takes the write with it; the table goes on as it is."""
+    load = dead_upsert(place, step_of(place))
+    shutil.rmtree(place.ports["duplicates"])
+    with pytest.raises(StagedFileGoneError, match=f"delete `{PRIVATE}/staging/{load}`"):
+        place.load([])
+    shutil.rmtree(place.root / PRIVATE / "staging" / load)
+    assert place.load([(50, "later", 0)]).new == 1
+    assert sorted(place.rows()) == (AFTER if place.format == "delta" else sorted([*OLD, (50, "later", 0)]))
+
+
+@pytest.mark.parametrize("step", ["table.6.published", "table.7.index", "table.7.port"])
+def test_readers_empty_the_ports_of_a_dead_write(place: Place, step: str) -> None:
+    """Once all files have their places, one that is gone was taken, and the next write does not miss it."""
+    dead_upsert(place, step)
+    for port in place.ports.values():
+        for file in port.glob("*.parquet"):
+            file.unlink()
+    if place.format == "parquet":
+        (place.root / place.files()[0]).unlink()  # of a foreign writer
+    assert place.load([]).completed == 1
+    assert place.leftovers() == []
+    assert [list(port.glob("*.parquet")) for port in place.ports.values()] == [[], []]
+
+
+def test_the_end_of_publication_is_durable_before_readers_count(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the plan is synced after its last name, if a port has files."""
+    synced: list[list[str]] = []
+    sync = LocalFileSystem.fsync_dir
+
+    def noted(system: LocalFileSystem, path: Path) -> None:
+        synced.append(sorted(entry.name for entry in path.iterdir()) if path.parent.name == "staging" else [])
+        sync(system, path)
+
+    monkeypatch.setattr(LocalFileSystem, "fsync_dir", noted)
+    place.load(OLD)
+    assert not [names for names in synced if "done" in names]
+    place.upsert(OTHERS)
+    assert [names for names in synced if "done" in names and "plan" not in names]
+
+
+def test_a_rollback_whose_kept_file_is_lost(tmp_path: Path) -> None:
+    """A dead rollback makes no version before all of its files are there, moved or not."""
+    place = Place(tmp_path / "one", "parquet")
+    place.upsert(OLD, KEEP)
+    place.upsert(NEW, KEEP)
+    with dying("table.4.planned"):
+        back(place, 0)
+    (tmp_path / "one").rename(tmp_path / "two")
+    place = Place(tmp_path / "two", "parquet")
+    removed = place.root / PRIVATE / "removed"
+    removed.rename(tmp_path / "kept")
+    with pytest.raises(StagedFileGoneError, match="a rollback that died"):
+        place.upsert([], KEEP)
+    assert len(list((place.root / PRIVATE / "versions").iterdir())) == 2
+    (tmp_path / "kept").rename(removed)
+    place.upsert([], KEEP)
+    assert sorted(place.rows()) == sorted(OLD)
+    assert failpoints._ARMED == {}
