@@ -47,7 +47,7 @@ PartitionTexts = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where a write of a table stages its rows. `ports`: the folders of `duplicates` and `errors`, or of one of them."""
+    """Where a write of a table stages its rows. `ports`: the folders of `duplicates` and `errors`, or of one."""
 
     load: str
     table: Path
