@@ -44,7 +44,8 @@ class FilesSource(Section):
     max_files_per_batch: Count = Field(default=1000, ge=1, description="Maximum number of files in a window")
     header: bool = Field(
         default=False,
-        description="The first line of every CSV file is no record; columns are in the order of `schema` (csv only)",
+        description="The first line of every CSV file has the names of `schema`, in its order; a file with another one "
+        "leaves as `file_header` (csv only)",
     )
     delimiter: Delimiter = Field(default=",", description="One character between the fields of a CSV line (csv only)")
 

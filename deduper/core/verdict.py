@@ -61,6 +61,7 @@ class Admission(IntEnum):
     FILE_MISSING = 18
     FILE_UNREADABLE = 19
     TOMBSTONE = 20
+    FILE_HEADER = 21
 
     @property
     def reason(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -17,9 +18,11 @@ from deduper.config.model import Config
 from deduper.diagnostics import warning
 from deduper.errors import UsageError
 from deduper.preflight.found import Failure, Found, Start
-from deduper.sources.files.listing import any_file
+from deduper.sources.files.file_ways import fault_of_header
+from deduper.sources.files.listing import any_file, listed_files
 from deduper.tasks.errors.causes import misnamed
 from deduper.tasks.readers.partition_folders import folder_texts
+from deduper.tasks.readers.plain_file import NotPlain
 
 CHECK, _PLACE = "columns", "source.schema"
 BY_NAME = "correct the schema: a column without a field of its name is null"
@@ -27,6 +30,7 @@ _FIRST_BYTES = 1 << 20
 _LONGEST_HEADER = 1 << 17
 """No names are longer, and the csv module takes longer fields once something of the process has told it so."""
 _MOST = 3
+_MOST_FILES = 20
 
 
 def columns(start: Start) -> Found:
@@ -35,6 +39,9 @@ def columns(start: Start) -> Found:
     if not isinstance(source, FilesSource):
         return
     try:
+        if source.file_format == "csv" and source.header:
+            yield from _headers(source)
+            return
         file = any_file(source)
         names = None if file is None else _names(source, file)
     except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException):
@@ -44,7 +51,7 @@ def columns(start: Start) -> Found:
     in_folders = folder_texts(file, source.folder, source.parsed_columns)
     declared = [column.name for column in source.parsed_columns if column.name not in in_folders]
     if source.file_format == "csv":
-        yield from _csv(source, file, declared, names)
+        yield from _csv(file, declared, names)
     else:
         yield from _by_name(start.config, source, file, declared, names)
 
@@ -63,28 +70,30 @@ def _names(source: FilesSource, file: str) -> list[str] | None:
     return [field.strip() for field in next(csv.reader([line], delimiter=source.delimiter), [])]
 
 
-def _csv(source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
-    """Fields are columns by their order: a header in another order gives each column the values of another."""
-    met, wanted = [name.lower() for name in names], [name.lower() for name in declared]
-    if not source.header:
-        if 2 * len({*met} & {*wanted}) > len(wanted):
-            what = f"the first line of {file} names the columns, and would be judged as a record"
-            yield warning(CHECK, "source.header", what, "set `source.header: true`")
-    elif met == wanted[: len(met)]:
-        return
-    elif sorted(met) == sorted(wanted):
-        what = f"{_PLACE}: the header of {file} has the columns in another order: {', '.join(names)}"
-        yield Failure(
-            _PLACE, UsageError(f"{what}; declare them in this order, since fields are columns by their order")
-        )
-    elif {*wanted} <= {*met}:
-        what = f"the header of {file} has columns that the schema lacks"
-        yield warning(CHECK, _PLACE, what, "declare all in the order of the header: a line of more fields is malformed")
-    else:
-        lacking = lacks([(name, name.lower() not in met) for name in declared], names, names)
-        yield warning(
-            CHECK, _PLACE, f"the header of {file} has {lacking}", "fields are columns by their order: compare"
-        )
+def _headers(source: FilesSource) -> Found:
+    """Fields are columns by their order. When all files have another header, nothing is read."""
+    odd = None
+    for file in islice(listed_files(source), _MOST_FILES):
+        try:
+            fault = fault_of_header(source, file)
+        except NotPlain:
+            continue
+        if fault is None:
+            if odd is not None:
+                yield warning(CHECK, _PLACE, odd, "the file leaves as `file_header`; correct it")
+            return
+        odd = odd or f"{file}: {fault}"
+    if odd is not None:
+        remedy = "declare the columns in the order of the files, by their names"
+        yield Failure(_PLACE, UsageError(f"{_PLACE}: {odd}; {remedy}, or correct the files"))
+
+
+def _csv(file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
+    """A first line of names, where the first line is a record."""
+    met, wanted = {name.lower() for name in names}, {name.lower() for name in declared}
+    if 2 * len(met & wanted) > len(wanted):
+        what = f"the first line of {file} names the columns, and would be judged as a record"
+        yield warning(CHECK, "source.header", what, "set `source.header: true`")
 
 
 def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Found:

@@ -56,7 +56,7 @@ def fields_of(line: str, layout: Layout) -> tuple[list[str], int]:
     source = line.rstrip("\r")
     if not source.strip(" "):
         raise Malformed("the line is blank")
-    fields = list(_fields(source, layout))
+    fields = list(fields_in(source, layout))
     outside_pairs = _PAIR.sub("", source).count(layout.delimiter)
     missing = max(0, len(layout.readers) - 1 - outside_pairs)
     columns = len(layout.readers)
@@ -67,7 +67,12 @@ def fields_of(line: str, layout: Layout) -> tuple[list[str], int]:
     return fields, missing
 
 
-def _fields(source: str, layout: Layout) -> Iterator[str]:
+def fields_in(source: str, layout: Layout) -> Iterator[str]:
+    """The fields of a line without its end, however many columns are declared.
+
+    Raises:
+        Malformed: a quote is never closed.
+    """
     at, delimiter = 0, layout.delimiter
     while True:
         content = ""

@@ -409,7 +409,7 @@ def test_a_file_that_is_no_parquet(new_job: Callable[..., Job]) -> None:
     with not_plain():
         parts_of(job, batch)
     gone = dataclasses.replace(batch, files=(batch.files[0].as_error(Admission.FILE_MISSING, "gone"),))
-    assert file_ways(gone, reading_of(job)) == FileWays((), {}, {})
+    assert file_ways(gone, reading_of(job)) == FileWays((), {}, {}, {})
 
 
 @pytest.mark.parametrize("change", ["time", "bytes", "pages", "gone"])

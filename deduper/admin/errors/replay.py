@@ -46,7 +46,7 @@ _MAGIC, _VERSION = b"BSREPLAY", 1
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6}")
 _BOM: Final = "\ufeff".encode()
-_NO_RECORDS: Final = ("file_missing", "file_unreadable")
+_NO_RECORDS: Final = ("file_missing", "file_unreadable", "file_header")
 
 Selected = dict[tuple[str, bool, str | None], set[str]]
 """Files of the error port by reason, by whether their rows had been replayed before, and by the source's file.

@@ -131,7 +131,7 @@ def _of_topic(store: OpenStore, sink: KafkaSink, windows: Windows) -> ErrorsRepo
 
 
 def _place(store: OpenStore, source: str, position: int, reason: str) -> str:
-    if reason in ("file_missing", "file_unreadable"):
+    if reason in ("file_missing", "file_unreadable", "file_header"):
         return source
     if store.config is not None and isinstance(store.config.source, FilesSource):
         return f"{source}:{position + 1}" if store.config.source.is_text else f"{source}, row {position}"

@@ -41,7 +41,7 @@ _WITHOUT_COLUMNS = {
     admission.reason
     for admission in (
         *(Admission.MALFORMED, Admission.INVALID_UTF8, Admission.TOMBSTONE),
-        *(Admission.FILE_CHANGED, Admission.FILE_MISSING, Admission.FILE_UNREADABLE),
+        *(Admission.FILE_CHANGED, Admission.FILE_MISSING, Admission.FILE_UNREADABLE, Admission.FILE_HEADER),
     )
 }
 """Errors whose rows have no values: a null in them is no null key."""

@@ -13,12 +13,16 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from deduper.columns import parse_columns
 from deduper.config.problems import suggestion
 from deduper.errors import UsageError
 from deduper.ranges.batch.plain_files import run_plain
 from deduper.ranges.batch.plain_sides import OnlySpark, listed
 from deduper.ranges.batch.report import Report
-from deduper.ranges.batch.settings import RangeJob
+from deduper.ranges.batch.settings import InputFiles, RangeJob
+from deduper.tasks.readers.plain_file import NotPlain
+from deduper.tasks.readers.text import first_line
+from deduper.text.csv_header import header_fault
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +54,8 @@ def _require_places(job: RangeJob) -> None:
             raise UsageError(f"{files.path}: there is no such file or folder")
         if files.format == "parquet" and files.columns is None:
             _require_columns(job, side, files.path)
+        if files.format == "csv" and files.header:
+            _require_headers(side, files)
     for output in (job.output, job.errors):
         if output is None:
             continue
@@ -60,6 +66,26 @@ def _require_places(job: RangeJob) -> None:
             raise UsageError(f"{output.path} cannot be made: {parent} is no folder")
         if not os.access(parent, os.W_OK | os.X_OK):
             raise UsageError(f"{output.path} cannot be made: this user may not write to {parent}")
+
+
+def _require_headers(side: Literal["events", "ranges"], files: InputFiles) -> None:
+    """Fields are columns by their order: under another header each column would have the values of another."""
+    declared = [column.name for column in parse_columns(files.columns or "")]
+    found = [files.path] if files.path.is_file() else sorted(files.path.rglob("*"))
+    for file in found:
+        below = file.relative_to(files.path).parts
+        if not file.is_file() or any(part.startswith(("_", ".")) for part in below):
+            continue
+        try:
+            line = first_line(str(file))
+        except NotPlain:
+            continue  # whoever reads its records says why it cannot be read
+        fault = None if line is None else header_fault(line, declared, ",")
+        if fault is not None:
+            raise UsageError(
+                f"{side}.schema: {file}: {fault}; declare the columns in the order of the files, by their names, or "
+                f"write `{side}.header: false`"
+            )
 
 
 def _require_columns(job: RangeJob, side: Literal["events", "ranges"], path: Path) -> None:

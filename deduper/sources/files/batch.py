@@ -69,6 +69,7 @@ class FileBatch(WindowFiles):
         """Each file by the reader that suits it; error tuples last, when all of them are known."""
         ways = file_ways(self, self.reading)
         batch = self.with_errors(Admission.FILE_UNREADABLE, ways.unreadable)
+        batch = batch.with_errors(Admission.FILE_HEADER, ways.misheaded)
         receipts, rows, by_spark = [], 0, dict(ways.by_spark)
         if self.reading is not None:
             are_all_plain = not ways.by_spark and not batch.errors

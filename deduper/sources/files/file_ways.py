@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from deduper.config.files import FilesSource
 from deduper.sources.files.window_files import WindowFiles
 from deduper.tasks.readers.parquet import check_footer
+from deduper.tasks.readers.partition_folders import folder_texts
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile
 from deduper.tasks.readers.reading_tasks import PlainReading
+from deduper.tasks.readers.text import first_line
+from deduper.text.csv_header import header_fault
 
 
 @dataclass(frozen=True, slots=True)
 class FileWays:
     """The files of a window by the way they are read.
 
-    `parts` are read without Spark, `by_spark` by Spark, `unreadable` not at all; the last two are reasons by ordinal.
+    `parts` are read without Spark, `by_spark` by Spark, `unreadable` and `misheaded` not at all; all but the first are
+    reasons by ordinal. The header of a CSV file is held against the columns here, for both readers.
     Plain files without rows and error tuples are in none of them.
     """
 
     parts: tuple[FilePart, ...]
     by_spark: dict[int, str]
     unreadable: dict[int, str]
+    misheaded: dict[int, str]
 
 
 def file_ways(batch: WindowFiles, reading: PlainReading | None) -> FileWays:
@@ -28,8 +34,13 @@ def file_ways(batch: WindowFiles, reading: PlainReading | None) -> FileWays:
     parts: list[FilePart] = []
     by_spark: dict[int, str] = {}
     unreadable: dict[int, str] = {}
+    misheaded: dict[int, str] = {}
     for ordinal, file in batch.readable.items():
         try:
+            fault = fault_of_header(batch.source, file.path)
+            if fault is not None:
+                misheaded[ordinal] = fault
+                continue
             if reading is not None:
                 part = reading.part(ordinal, file)
                 parts += [] if part is None else [part]
@@ -45,4 +56,18 @@ def file_ways(batch: WindowFiles, reading: PlainReading | None) -> FileWays:
             raise  # over the machine
         except Exception as exc:  # noqa: BLE001 - no file may end the job
             by_spark[ordinal] = f"{file.path}: {type(exc).__name__}: {exc}"
-    return FileWays(tuple(parts), by_spark, unreadable)
+    return FileWays(tuple(parts), by_spark, unreadable, misheaded)
+
+
+def fault_of_header(source: FilesSource, path: str) -> str | None:
+    """What is wrong with the header of a CSV file; None without one, and of a file without any text.
+
+    Raises:
+        NotPlain: the file cannot be read.
+    """
+    if not source.header:
+        return None
+    line = first_line(path)
+    in_folders = folder_texts(path, source.folder, source.parsed_columns)
+    declared = [column.name for column in source.parsed_columns if column.name not in in_folders]
+    return None if line is None else header_fault(line, declared, source.delimiter)

@@ -93,7 +93,16 @@ def any_file(source: FilesSource) -> str | None:
     Raises:
         OSError: a folder cannot be read.
     """
-    return next(_listed(source, {}, {}), None)
+    return next(listed_files(source), None)
+
+
+def listed_files(source: FilesSource) -> Iterator[str]:
+    """The absolute paths of the files that a listing meets, as it meets them.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    return _listed(source, {}, {})
 
 
 def _all(source: FilesSource, folders: _Folders, ids: _Ids) -> list[str]:

@@ -122,6 +122,8 @@ class Examination:
                 return _malformed(details, lines, raw, is_null)
             if code == Admission.INVALID_UTF8:
                 return _invalid(details, raw)
+            if code == Admission.FILE_HEADER:
+                return raw and raw.removeprefix(f"{source}: ")
             if code == Admission.NULL_EXPIRY and details.expiry is not None:
                 return _absent(details, lines, raw, (details.expiry,), is_null)
             if code == Admission.NULL_KEY:

@@ -6,6 +6,7 @@ One physical line, which ends with `\\n`, is one record. A compressed file is on
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,16 +18,18 @@ from numpy.typing import NDArray
 
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
-from deduper.errors import IntegrityError
+from deduper.errors import IntegrityError, UsageError
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts
 from deduper.text import block
+from deduper.text.csv_header import header_fault
 from deduper.text.format import TextFormat
 
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 65_536
 _LONGEST_LINE = 512 << 20
+_HEADER_BYTES, _LONGEST_HEADER = 64 << 10, 16 << 20
 _LINE_END: Final = ord("\n")
 _BOM: Final = np.frombuffer("\ufeff".encode(), np.uint8)
 _CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -105,6 +108,37 @@ class TextReading:
         numbers = [number for number in range(len(columns)) if number not in folders] or [0]
         text = TextFormat(tuple(columns[number] for number in numbers), self.zone, self.delimiter)
         return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
+
+
+def first_line(path: str) -> bytes | None:
+    """The first line of a file, without its end and marks before it; None of a file without any text.
+
+    Raises:
+        NotPlain: it cannot be read; whoever reads the records says so.
+    """
+    with reading(path):
+        opened = pa.OSFile(os.fsencode(path))
+    with opened, reading(path):
+        codec = _codec(path)
+        if path.lower().endswith(".deflate"):
+            stream: pa.NativeFile | pa.BufferReader = pa.BufferReader(_inflated(opened.read()))
+        else:
+            stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
+        line = bytearray()
+        while (more := stream.read(_HEADER_BYTES)) and len(line) < _LONGEST_HEADER:
+            line += more
+            if b"\n" in more:
+                break
+    text, end, _ = bytes(line).partition(b"\n")
+    text = text[_behind_marks(np.frombuffer(text, np.uint8)) :]
+    return text if text or end else None
+
+
+def _inflated(data: bytes) -> bytes:
+    try:
+        return zlib.decompressobj().decompress(data, _LONGEST_HEADER)
+    except zlib.error as exc:
+        raise ValueError(str(exc)) from exc
 
 
 def require_lines(path: str, size_bytes: int) -> None:
@@ -191,17 +225,28 @@ def parsed_lines(
     `data`: as `Lines`.
 
     Raises:
+        UsageError: the first line is not the header of these columns.
         IntegrityError: lines are missing.
     """
     lines, rows, headers = Lines(path, data), 0, 0
     for some in lines:
         if header and not headers:
             headers = 1
+            require_header(path, some.data[some.starts[0] : some.ends[0]].tobytes(), text)
             some = some.behind_first()
         rows += some.count
         yield some, block.parse(some.data, some.starts, some.ends, text, wanted)
     if rows + headers != lines.counted:
         raise IntegrityError(f"{path}: {rows + headers} lines were read of {lines.counted}")
+
+
+def require_header(path: str, line: bytes, text: TextFormat) -> None:
+    """Raises UsageError unless a line is the header of these columns."""
+    fault = header_fault(line, [column.name for column in text.columns], text.delimiter or ",")
+    if fault is not None:
+        raise UsageError(
+            f"{path}: {fault}; declare the columns in the order of the files, by their names, or correct the file"
+        )
 
 
 def _codec(path: str) -> str | None:

@@ -39,6 +39,7 @@ def test_numbers_are_for_ever() -> None:
         18: "file_missing",
         19: "file_unreadable",
         20: "tombstone",
+        21: "file_header",
     }
 
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,8 @@ from deduper.preflight import checks, first_file
 from deduper.preflight.found import Failure, Start
 
 GOOD = '{"user":"a","id":1,"ts":"2026-06-01T11:00:00Z","page":"/"}'
-OTHER_ORDER = (
-    "source.schema: the header of {} has the columns in another order: id, user, ts, page; "
-    "declare them in this order, since fields are columns by their order"
-)
-BY_ORDER = "; fields are columns by their order: compare"
+EXPECTED = "source.schema: {}: the header user, id, ts, page is expected; the first line "
+DECLARE = "; declare the columns in the order of the files, by their names, or correct the files"
 NULL = "; correct the schema: a column without a field of its name is null"
 NO_HEADER = (
     "source.header: the first line of {} names the columns, and would be judged as a record; set `source.header: true`"
@@ -36,27 +34,24 @@ HEADER = {"header": True}
 CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     "a header as declared": ("a.csv", "User, id,ts,page\na,1,2,/\n", HEADER, []),
     "a header of the first columns": ("a.csv", "user,id,ts\n", HEADER, []),
-    "a header in another order": ("a.csv", "id,user,ts,page\n", HEADER, [OTHER_ORDER]),
+    "a header in another order": ("a.csv", "id,user,ts,page\n", HEADER, [f"{EXPECTED}is id, user, ts, page{DECLARE}"]),
     "a header with another name": (
         "a.csv",
         "userId,id,ts,page\n",
         HEADER,
-        ["source.schema: the header of {} has no `user`, but `userId`" + BY_ORDER],
+        [f"{EXPECTED}is userId, id, ts, page{DECLARE}"],
     ),
     "a header with a column more": (
         "a.csv",
         "n,user,id,ts,page\n",
         HEADER,
-        [
-            "source.schema: the header of {} has columns that the schema lacks; "
-            "declare all in the order of the header: a line of more fields is malformed"
-        ],
+        [f"{EXPECTED}is n, user, id, ts, page{DECLARE}"],
     ),
     "no header where one is declared": (
         "a.csv",
         "Zq7xW,1,2026-06-01,/\n",
         HEADER,
-        ["source.schema: the header of {} has no `user`; no `id`; no `ts`; and 1 more" + BY_ORDER],
+        [f'{EXPECTED}has fields like "aa9aa", "9", "9999-99-99", "/"{DECLARE}'],
     ),
     "a header that is not declared": ("a.csv", '"user";id;ts;page\n', {"delimiter": ";"}, [NO_HEADER]),
     "a compressed header": ("a.csv.gz", "user,id,ts,page\n", {}, [NO_HEADER]),
@@ -87,7 +82,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     "no JSON": ("a.json", "{", {}, []),
     "no object": ("a.json", "[1]", {}, []),
     "an array of arrays": ("a.json", "[" * 100_000, {}, []),
-    "a long field": ("a.csv", "a" * 200_000 + "\n", HEADER, []),
+    "a long field": ("a.csv", "a" * 200_000 + "\n", HEADER, [f'{EXPECTED}has fields like "{"a" * 32}…"{DECLARE}']),
     "a line of a megabyte": ("a.json", '{"user":"' + "a" * (1 << 20) + '"}', {}, []),
     "a null in a line": ("a.csv", "us\0er,id,ts,page\n", {}, [NO_HEADER]),
     "bytes for a text": ("a.json", "\udcff", {}, []),
@@ -129,7 +124,7 @@ def test_names_of_a_file(case: str, tmp_path: Path) -> None:
     assert "Zq7xW" not in "".join(said)
 
 
-def test_a_long_field_says_nothing_whatever_limit_the_process_has_set(tmp_path: Path) -> None:
+def test_a_long_field_is_cut_whatever_limit_the_process_has_set(tmp_path: Path) -> None:
     """The limit of the csv module is the whole process's, and reading error rows lifts it."""
     limit = csv.field_size_limit(sys.maxsize)
     try:
@@ -156,18 +151,19 @@ def test_names_of_parquet(tmp_path: Path) -> None:
     ]
 
 
-def test_a_start_refuses_another_order_and_logs_other_names(
+def test_a_start_refuses_files_of_another_header_and_logs_one_beside_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With exit code 2; a warning stops no start."""
+    """With exit code 2; one file among others leaves as an error, and stops no start."""
     monkeypatch.setattr(checks, "CHECKS", tuple(check for check in checks.CHECKS if check.name == "columns"))
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("id,user,ts,page\n", encoding="utf-8")
     config = config_of(tmp_path, "csv", header=True)
-    with pytest.raises(UsageError, match="in another order: id, user, ts, page"):
+    with pytest.raises(UsageError, match="the first line is id, user, ts, page; declare"):
         checks.require(Start(config))
-    (tmp_path / "in/a.csv").write_text("userId,id,ts,page\n", encoding="utf-8")
+    (tmp_path / "in/b.csv").write_text("user,id,ts,page\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING):
         checks.require(Start(config))
-    assert "has no `user`, but `userId`" in caplog.text
+    is_first = next(iter(os.scandir(tmp_path / "in"))).name == "a.csv"
+    assert ("the file leaves as `file_header`; correct it" in caplog.text) == is_first
     assert found(config_of(tmp_path, "csv", path="elsewhere")) == []

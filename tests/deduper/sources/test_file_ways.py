@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -267,3 +270,53 @@ def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.
         file_ways(batch_of(job), reading)
     with pytest.raises(OSError, match=os.strerror(code)):
         read_part(reading, task, part)
+
+
+_PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
+    ".deflate": zlib.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", _PACKED)
+@pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "by Spark"])
+def test_the_header_of_each_file_decides(tmp_path: Path, suffix: str, is_plain: bool) -> None:
+    """For both readers alike: files of another header are read by neither."""
+    source = {"file_format": "csv", "schema": "k string, t bigint, day date", "header": True}
+    job = Job(tmp_path, None, {"source": source})
+    texts = {
+        "a.csv": b"k,t,day\na,1,\n",
+        "b.csv": b"\xef\xbb\xbfK,T\n",
+        "c.csv": b"t,k,day\n1,a,\n",
+        "d.csv": b"a,1,2026-01-01\n",
+        "day=2026-01-01/e.csv": b"k,t",
+        "day=2026-01-01/f.csv": b"k,t,day\n",
+        "g.csv": b"\nk,t,day\n",
+        "h.csv": b"k,t,day\n" + b"x" * 200_000,
+    }
+    for name, text in texts.items():
+        path = tmp_path / "in" / f"{name}{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_PACKED[suffix](text))
+    batch = batch_of(job, "**/*.csv*")
+    found = file_ways(batch, plain_reading(job.config, SALT) if is_plain else None)
+    names = {Path(batch.files[ordinal].path).name.removesuffix(suffix) for ordinal in found.misheaded}
+    assert names == {"c.csv", "d.csv", "f.csv", "g.csv"}
+    read = {part.ordinal for part in found.parts} | set(found.by_spark)
+    assert read == set(range(len(texts))) - set(found.misheaded)
+
+
+def test_a_file_without_text_has_no_header(tmp_path: Path) -> None:
+    """It has no records either; one that cannot be read is left to its reader."""
+    source = {"file_format": "csv", "schema": "k string", "header": True}
+    job = Job(tmp_path, None, {"source": source, "key": ["k"]})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_bytes(b"\xef\xbb\xbf")
+    (tmp_path / "in/b.csv.gz").write_bytes(b"no gzip")
+    (tmp_path / "in/c.csv.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "in/d.csv.deflate").write_bytes(b"no zlib")
+    found = file_ways(batch_of(job), None)
+    assert (found.misheaded, sorted(found.by_spark)) == ({}, [0, 1, 2, 3])

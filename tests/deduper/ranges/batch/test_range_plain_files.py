@@ -151,7 +151,7 @@ def as_text(directory: Path) -> None:
             for row in pq.read_table(file).to_pylist()
         ]
         lines = "".join(",".join("" if one is None else str(one) for one in row.values()) + "\n" for row in rows)
-        content = f"id,from,to,value,note\n{lines}".encode()
+        content = f"id,start,end,value,note\n{lines}".encode()
         target = file.with_suffix(".csv.gz" if number else ".csv")
         target.write_bytes(gzip.compress(content) if number else content)
         file.unlink()
