@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,26 @@ def configure_logging(
     others = logging.getLogger()
     others.handlers = [printer if verbose else logging.NullHandler()]
     others.setLevel(logging.WARNING)
+    _quiet_pyspark()
+
+
+def _quiet_pyspark() -> None:
+    """Of PySpark and its bridge to the JVM only warnings go on, in our form, and with --verbose alone.
+
+    A level of the root is none for what other loggers hand up to it. PySpark's own class of loggers has a handler that
+    prints JSON to the terminal: a logger of a name that is there already is not made of it. What the two of errors say
+    is in the exception.
+    """
+    for name in ("py4j", "py4j.clientserver", "py4j.java_gateway"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [logging.NullHandler()], True
+        logger.setLevel(logging.WARNING)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logger = logging.getLogger(name)
+        logger.handlers = [logging.NullHandler()]
+        logger.setLevel(logging.CRITICAL + 1)
+    # No part of the product uses pandas.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
 
 
 def _without_trace(_: Any, __: str, event: Any) -> Any:

@@ -22,8 +22,8 @@ from deduper.tasks.layout import ADMISSION, HEADERS, KEY, ORDER, PARTITION, RAW,
 RECORD = "_record"
 """The record as it was read, for the ports that write it again: key, value, headers, timestamp."""
 
-# At DEBUG the bridge to the JVM logs every argument, and passwords are among them.
-logging.getLogger("py4j.clientserver").setLevel(logging.INFO)
+# Below it the bridge to the JVM logs every call, at DEBUG with its arguments, and passwords are among them.
+logging.getLogger("py4j.clientserver").setLevel(logging.WARNING)
 
 
 class SparkReading:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 
 import pytest
+from pyspark.logger import PySparkLogger
 
 from deduper.service.logs import configure_logging
 from deduper.window.progress import PROGRESS
 
+OF_ERRORS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 OURS = logging.getLogger("deduper.some.room")
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     """The loggers as they were."""
-    loggers = [logging.getLogger(name) for name in ("", "deduper", "bucket_store", PROGRESS.name)]
+    of_pyspark = ("py4j", "py4j.clientserver", "py4j.java_gateway", *OF_ERRORS)
+    loggers = [logging.getLogger(name) for name in ("", "deduper", "bucket_store", PROGRESS.name, *of_pyspark)]
     before = [(one, one.handlers, one.level, one.propagate) for one in loggers]
     yield
     for one, handlers, level, propagate in before:
@@ -74,3 +78,23 @@ def test_other_packages_are_silent_and_what_is_waited_for_is_not(capsys: pytest.
     configure_logging(as_json=True, verbose=False)
     PROGRESS.info("waiting")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_pyspark_prints_nothing_in_a_form_of_its_own(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a call of its bridge, nor JSON of its loggers of errors, nor its warning about pandas."""
+    json_handler = logging.StreamHandler()
+    json_handler.setFormatter(logging.Formatter('{"msg": "%(message)s"}'))
+    logging.getLogger("py4j.clientserver").handlers = [json_handler]
+    logging.getLogger("py4j.clientserver").setLevel(logging.DEBUG)
+    with warnings.catch_warnings():
+        configure_logging(as_json=False, verbose=verbose)
+        logging.getLogger("py4j.clientserver").info("Received command c on object id p0")
+        for name in OF_ERRORS:
+            PySparkLogger.getLogger(name).exception("a query failed", file="x.py", line="1")
+        warnings.warn("PySpark does not yet fully support pandas >= 3.0.0. Some", FutureWarning, stacklevel=1)
+        assert capsys.readouterr().err == ""
+        logging.getLogger("py4j.clientserver").warning("closed")
+        shown = capsys.readouterr().err
+    assert ("closed" in shown) == verbose
+    assert "{" not in shown
