@@ -5,12 +5,17 @@ the file for any filter on the column. So all kinds that its own writer gives bo
 its least value to the beginning, its greatest to the beginning and a sign that is greater than any other. Times have
 milliseconds, so the greatest is rounded up.
 
-Left out: columns in nested types, times beyond the years 1 to 9999, and infinities, for which JSON has no number.
+Left out: columns in nested types, and times beyond the years 1 to 9999.
+
+A file with NaN or an infinity has the number of its rows alone, so every reader reads it. No bounds serve all: NaN as
+the greatest value, which Spark writes, makes deltalake's dataset give rows that a filter does not let through; any
+number, and an infinity, makes Spark skip the file for `x = NaN`; a column without bounds beside others is as above.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -28,8 +33,23 @@ encode_statistics = msgspec.json.Encoder(decimal_format="number").encode
 """As JSON; decimals are numbers with all their digits."""
 
 
-def file_statistics(footer: pq.FileMetaData) -> dict[str, Any]:
-    """`numRecords`, `minValues`, `maxValues`, `nullCount` of a file."""
+@dataclass(frozen=True, slots=True)
+class FloatBounds:
+    """Bounds of a column of floating-point numbers, which footers do not have; None: it has no values.
+
+    `is_finite`: it has neither NaN nor an infinity; else the bounds say nothing.
+    """
+
+    least: float | None = None
+    greatest: float | None = None
+    nulls: int = 0
+    is_finite: bool = True
+
+
+def file_statistics(footer: pq.FileMetaData, floats: Mapping[str, FloatBounds]) -> dict[str, Any]:
+    """`numRecords`, `minValues`, `maxValues`, `nullCount` of a file. `floats`: all such columns."""
+    if not all(bounds.is_finite for bounds in floats.values()):
+        return {"numRecords": footer.num_rows}
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -37,6 +57,12 @@ def file_statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         kind = footer.schema.column(column)
         name = kind.path
         if kind.max_repetition_level or kind.max_definition_level > 1:
+            continue
+        if name in floats:
+            bounds = floats[name]
+            nulls[name] = bounds.nulls
+            if bounds.least is not None and bounds.greatest is not None:
+                least[name], greatest[name] = bounds.least, bounds.greatest
             continue
         chunks = [footer.row_group(group).column(column).statistics for group in range(footer.num_row_groups)]
         if any(chunk is None or not chunk.has_null_count for chunk in chunks):
@@ -76,9 +102,7 @@ def _shown(value: Any, *, is_greatest: bool) -> Any:
         return value.isoformat()
     if isinstance(value, str):
         return _cut(value, is_greatest=is_greatest)
-    if isinstance(value, bool | int | Decimal):
-        return value
-    return value if isinstance(value, float) and math.isfinite(value) else None
+    return value if isinstance(value, bool | int | Decimal) else None
 
 
 def _cut(text: str, *, is_greatest: bool) -> str:

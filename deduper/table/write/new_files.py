@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from deduper.table.folder_names import folder_name
 from deduper.table.index.keys import Int64s
 from deduper.table.write.encoding import dictionary_columns
+from deduper.table.write.parquet_file import TableFile, Written
 from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP
 from deduper.table.write.side_by_side import each_written
 
@@ -27,13 +27,11 @@ _MOST_HELD = 2 << 20
 """Rows in memory. With more, half of them are written, those of large partitions first, in smaller row groups."""
 _LONG_RUN = 1 << 10
 
-Written = tuple[Path, pq.FileMetaData]
-
 
 def write_new_files(
     rows: Iterable[tuple[pa.RecordBatch, Int64s]], schema: pa.Schema, in_folders: Sequence[str], root: Path
 ) -> list[Written]:
-    """(file, its footer) by path, below `root`. `rows`: record batches of `schema`, and which of their rows to write.
+    """The files by path, below `root`. `rows`: record batches of `schema`, and which of their rows to write.
 
     `in_folders`: the columns whose values folders have, and files do not; more than one file has a partition's rows
     if many partitions have more than a row group.
@@ -42,24 +40,7 @@ def write_new_files(
         for records, places in rows:
             files.add(records, places)
         files.finish()
-    return sorted(files.written, key=lambda one: one[0])
-
-
-class _File:
-    """A file that is being written."""
-
-    def __init__(self, path: Path, schema: pa.Schema, dictionaries: list[str] | bool) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._footers: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(path, schema, use_dictionary=dictionaries, metadata_collector=self._footers)
-
-    def write(self, rows: Sequence[pa.RecordBatch]) -> None:
-        self._writer.write_table(pa.Table.from_batches(rows), ROW_GROUP)
-
-    def close(self) -> Written:
-        self._writer.close()
-        return self._path, self._footers[0]
+    return sorted(files.written, key=lambda one: one.path)
 
 
 class _Files:
@@ -73,7 +54,7 @@ class _Files:
         self._folders: dict[tuple[Any, ...], str] = {}
         self._dictionaries: list[str] | bool | None = None
         self._held: dict[str, list[pa.RecordBatch]] = {}
-        self._open: dict[str, _File] = {}
+        self._open: dict[str, TableFile] = {}
         self._numbers = count(1)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="new-files")
         self._writing: Future[None] | None = None
@@ -149,7 +130,7 @@ class _Files:
         """Begins to write what is held for a folder, once all before is written."""
         rows = self._held.pop(folder)
         self._wait()
-        self._writing = self._writer.submit(lambda: self._file(folder).write(rows))
+        self._writing = self._writer.submit(lambda: self._file(folder).write(pa.Table.from_batches(rows), ROW_GROUP))
 
     def _wait(self) -> None:
         if self._writing is not None:
@@ -160,20 +141,22 @@ class _Files:
         rows = self._held.pop(folder, None)
         file = self._open.get(folder) or self._new_file(folder)
         if rows is not None:
-            file.write(rows)
+            file.write(pa.Table.from_batches(rows), ROW_GROUP)
         self._open.pop(folder, None)
         self.written.append(file.close())
 
-    def _file(self, folder: str) -> _File:
+    def _file(self, folder: str) -> TableFile:
         if folder not in self._open:
             if len(self._open) >= _OPEN_FILES:
                 self.written.append(self._open.pop(next(iter(self._open))).close())
             self._open[folder] = self._new_file(folder)
         return self._open[folder]
 
-    def _new_file(self, folder: str) -> _File:
+    def _new_file(self, folder: str) -> TableFile:
         assert self._dictionaries is not None
-        return _File(self._root / folder / f"{next(self._numbers)}.parquet", self._schema, self._dictionaries)
+        path = self._root / folder / f"{next(self._numbers)}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return TableFile(path, self._schema, self._dictionaries)
 
 
 def _rows(rows: Iterable[pa.RecordBatch]) -> int:

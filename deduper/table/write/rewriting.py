@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.index.keys import Int64s
 from deduper.table.write.encoding import dictionary_columns
 from deduper.table.write.operation import Rewrite
+from deduper.table.write.parquet_file import TableFile, Written
 from deduper.table.write.side_by_side import each_written
 
 ROW_GROUP = 1 << 20
@@ -73,8 +74,8 @@ def rewrite_files(
     in_folders: Sequence[str],
     folder: Path,
     begin_sync: Callable[[Path], object],
-) -> list[tuple[int, Path, pq.FileMetaData]]:
-    """(number of a removed file, the new one in its place, its footer); without rows there is none.
+) -> list[tuple[int, Written]]:
+    """(number of a removed file, the new one in its place); without rows there is none.
 
     `in_folders`: columns that the files do not have. `begin_sync` is called with each new file, from any thread.
 
@@ -84,17 +85,17 @@ def rewrite_files(
     dictionaries = _Dictionaries()
     schema = pa.schema([field for field in rewrite.schema if field.name not in in_folders])
 
-    def written(number: int) -> tuple[int, Path, pq.FileMetaData] | None:
+    def written(number: int) -> tuple[int, Written] | None:
         path = folder / f"{number}.parquet"
         rows = (records for of in (rewrite.kept(number), waiting.of(number)) for records in of)
-        footer = _write(path, schema, rows, dictionaries, lambda: (rewrite.codec(number), rewrite.notes(number)))
-        if footer is None:
+        made = _write(path, schema, rows, dictionaries, lambda: (rewrite.codec(number), rewrite.notes(number)))
+        if made is None:
             return None
         begin_sync(path)
-        return number, path, footer
+        return number, made
 
     found = each_written(written, rewrite.removed, lambda number: rewrite.removed[number].size)
-    return sorted(one for one in found if one is not None)
+    return sorted((one for one in found if one is not None), key=itemgetter(0))
 
 
 class _Dictionaries:
@@ -118,27 +119,23 @@ def _write(
     rows: Iterable[pa.RecordBatch],
     dictionaries: _Dictionaries,
     encoding: Callable[[], tuple[str, dict[bytes, bytes]]],
-) -> pq.FileMetaData | None:
-    """A Parquet file of these columns of the rows, and its footer; without rows none.
+) -> Written | None:
+    """A Parquet file of these columns of the rows; without rows none.
 
     `encoding` gives the compression and the metadata; it is called once there are rows.
     """
-    writer: pq.ParquetWriter | None = None
-    footers: list[pq.FileMetaData] = []
+    file: TableFile | None = None
+    made: Written | None = None
     try:
         for group in _groups(schema, rows):
-            if writer is None:
-                columns = dictionaries.of(group)
+            if file is None:
                 codec, notes = encoding()
-                writer = pq.ParquetWriter(
-                    path, schema, compression=codec, use_dictionary=columns, metadata_collector=footers
-                )
-                writer.add_key_value_metadata(notes)
-            writer.write_table(group, ROW_GROUP)
+                file = TableFile(path, schema, dictionaries.of(group), compression=codec, notes=notes)
+            file.write(group, ROW_GROUP)
     finally:
-        if writer is not None:
-            writer.close()
-    return footers[0] if footers else None
+        if file is not None:
+            made = file.close()
+    return made
 
 
 def _groups(schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

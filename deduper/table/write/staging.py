@@ -31,6 +31,7 @@ from deduper.table.index.protocol import ABSENT, NO_TARGET
 from deduper.table.judge import Verdict
 from deduper.table.write.new_files import write_new_files
 from deduper.table.write.operation import Work
+from deduper.table.write.parquet_file import Written
 from deduper.table.write.plan import PortFiles, port_staging, relative_folder
 from deduper.table.write.rewriting import WaitingRows, rewrite_files
 
@@ -100,8 +101,8 @@ def stage(
         if work.rewrite is not None:
             in_folders = [column.name for column in partition_by]
             folder = staging.rows.with_name("rewritten")
-            for number, path, footer in rewrite_files(work.rewrite, waiting, in_folders, folder, syncs.begin):
-                file = _in_place_of(work.rewrite.removed[number], path, footer, partition_by, staging)
+            for number, written in rewrite_files(work.rewrite, waiting, in_folders, folder, syncs.begin):
+                file = _in_place_of(work.rewrite.removed[number], written, partition_by, staging)
                 files += (file,)
                 in_place_of[file.path] = number
         failpoints.hit("table.3.staged")
@@ -147,7 +148,7 @@ class _PortWriter:
         self._load = load
         self._writer: pq.ParquetWriter | None = None
         self._footers: list[pq.FileMetaData] = []
-        self.written: list[tuple[Path, pq.FileMetaData]] = []
+        self.written: list[Written] = []
 
     def write(self, records: pa.RecordBatch, verdict: NDArray[np.int8], first_file: pa.Array) -> None:
         """Adds rows with their verdicts and first files; rows of text have BAD_LINE as their last column."""
@@ -168,7 +169,7 @@ class _PortWriter:
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
-            self.written = [(self._folder / "0.parquet", footer) for footer in self._footers]
+            self.written = [Written(self._folder / "0.parquet", footer, {}) for footer in self._footers]
 
 
 def _table_rows(
@@ -219,36 +220,32 @@ def _is_of(verdict: NDArray[np.int8], wanted: frozenset[Verdict]) -> NDArray[np.
     return np.isin(verdict, list(wanted))
 
 
-def _new_files(
-    staging: Path, folder: Path, written: Sequence[tuple[Path, pq.FileMetaData]], load: str
-) -> tuple[NewFile, ...]:
+def _new_files(staging: Path, folder: Path, written: Sequence[Written], load: str) -> tuple[NewFile, ...]:
     """The files of a folder and the paths that they are to have: a name with the load's id, which no other has."""
     files = []
-    for number, (path, footer) in enumerate(written):
-        inner = path.relative_to(folder).as_posix()
+    for number, one in enumerate(written):
+        inner = one.path.relative_to(folder).as_posix()
         name = f"part-{load}-{number:05d}.parquet"
-        files.append(_new_file(staging, path, footer, Path(inner).with_name(name), _partition(inner)))
+        files.append(_new_file(staging, one, Path(inner).with_name(name), _partition(inner)))
     return tuple(file for file in files if file.rows)
 
 
-def _in_place_of(
-    old: DataFile, path: Path, footer: pq.FileMetaData, partition_by: Sequence[KeyColumn], staging: Staging
-) -> NewFile:
+def _in_place_of(old: DataFile, written: Written, partition_by: Sequence[KeyColumn], staging: Staging) -> NewFile:
     """A rewritten file, in the folder of the old one."""
     values = zip(partition_by, old.partition, strict=True)
     partition = tuple((column.name, text_of(value, column)) for column, value in values)
-    place = Path(old.path).with_name(f"part-{staging.load}-of-{path.name}")
-    return _new_file(staging.folder, path, footer, place, partition)
+    place = Path(old.path).with_name(f"part-{staging.load}-of-{written.path.name}")
+    return _new_file(staging.folder, written, place, partition)
 
 
-def _new_file(staging: Path, path: Path, footer: pq.FileMetaData, place: Path, partition: PartitionTexts) -> NewFile:
+def _new_file(staging: Path, written: Written, place: Path, partition: PartitionTexts) -> NewFile:
     return NewFile(
-        staged=path.relative_to(staging).as_posix(),
+        staged=written.path.relative_to(staging).as_posix(),
         path=str(place),
-        size=path.stat().st_size,
-        rows=footer.num_rows,
+        size=written.path.stat().st_size,
+        rows=written.footer.num_rows,
         partition=partition,
-        statistics=encode_statistics(file_statistics(footer)).decode(),
+        statistics=encode_statistics(file_statistics(written.footer, written.floats)).decode(),
     )
 
 

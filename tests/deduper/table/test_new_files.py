@@ -14,7 +14,8 @@ import pytest
 
 from deduper.table.index.keys import Int64s
 from deduper.table.write import new_files
-from deduper.table.write.new_files import Written, write_new_files
+from deduper.table.write.new_files import write_new_files
+from deduper.table.write.parquet_file import Written
 
 SCHEMA = pa.schema([("day", pa.date32()), ("town", pa.string()), ("n", pa.int64())])
 TOWNS = ("Bonn", "a b", "ä/=%", "c:d'", None)
@@ -36,7 +37,8 @@ def _wanted(batches: int, seed: int, days: int = 5) -> list[pa.Table]:
 
 
 def _groups(written: list[Written]) -> list[int]:
-    return [footer.row_group(place).num_rows for _, footer in written for place in range(footer.num_row_groups)]
+    footers = [one.footer for one in written]
+    return [footer.row_group(place).num_rows for footer in footers for place in range(footer.num_row_groups)]
 
 
 @pytest.mark.slow
@@ -52,7 +54,7 @@ def test_each_partition_has_its_rows(
         monkeypatch.setattr(new_files, name, value)
     written = write_new_files(_rows(9, seed), SCHEMA, in_folders, tmp_path / "new")
     wanted = pa.concat_tables(_wanted(9, seed))
-    assert sum(footer.num_rows for _, footer in written) == wanted.num_rows
+    assert sum(one.footer.num_rows for one in written) == wanted.num_rows
     by = ds.partitioning(pa.schema([SCHEMA.field(name) for name in in_folders]), flavor="hive")
     if in_folders:
         ds.write_dataset(wanted, tmp_path / "arrow", format="parquet", partitioning=by)
