@@ -33,6 +33,10 @@ def one_form(schema: pa.Schema) -> pa.Schema:
     for name in schema.names:
         if names.count(name.lower()) > 1:
             raise TableUsageError(f"column `{name}` is there twice, also if case is ignored; rename one")
+        for above in _above(name):
+            if above in schema.names:
+                # Arrow asks for columns of a file by dotted paths, and takes both for one of the two names.
+                raise TableUsageError(f"column `{name}` is taken for a part of column `{above}` in Parquet; rename one")
     fields = []
     for field in schema:
         kind = _type(field.type)
@@ -69,6 +73,12 @@ def require_same(root: Path, table: pa.Schema, batch: pa.Schema) -> None:
     ]
     if wrong:
         raise SchemaDriftError(f"{root}: {'; '.join(wrong)}; nothing was written")
+
+
+def _above(name: str) -> Sequence[str]:
+    """The names of which a dotted name is a part."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _beyond(one: pa.Schema, other: pa.Schema) -> Sequence[pa.Field]:
