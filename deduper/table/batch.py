@@ -107,25 +107,44 @@ def source_files(path: Path) -> list[Path]:
     """The files of a folder, of a pattern, or the one file; by name. Hidden ones are skipped, in hidden folders too.
 
     Raises:
-        SettingError: there are none, or a folder among them has files that the pattern does not name.
+        SettingError: there are none, a folder among them has files that the pattern does not name, or it is a Delta
+            table, whose folder has files of other versions too.
     """
+    if (Path(*path.parts[: _written_out(path)]) / "_delta_log").is_dir():
+        what, write = f"{path} is a Delta table", "load an Arrow table of it in a program, or files of its own version"
+        raise SettingError("source.path", what, write)
     found = list(path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207  a pattern may be absolute
     # What is written out may be hidden.
-    above = (
-        len(path.parts) if path.is_dir() else sum(1 for _ in takewhile(lambda one: not glob.has_magic(one), path.parts))
-    )
-    found = [one for one in found if not any(map(is_hidden, one.parts[above:]))]
+    found = [one for one in found if not any(map(is_hidden, one.parts[_written_out(path) :]))]
     files = sorted(file for file in found if file.is_file())
     for folder in sorted(one for one in found if one.is_dir()):
         left = {folder / inner for inner in data_paths(folder)}.difference(files)
         if left:
             what = f"{folder} is a folder, and {min(left)} in it would not be read"
-            raise SettingError(
-                "source.path", what, "write a pattern with `**` for files in folders, or load them apart"
-            )
+            raise SettingError("source.path", what, "write a pattern with `**`, or load them apart")
     if not files:
         raise SettingError("source.path", f"{path} has no files", "name a file, a folder or a pattern")
     return files
+
+
+def require_folder_columns(path: Path, files: Sequence[Path], schema: pa.Schema) -> None:
+    """A column that folders name, as `day=1`, is in the files too: what is read has no values of folders.
+
+    Raises:
+        SettingError: naming it.
+    """
+    names = {name.lower() for name in schema.names}
+    for file in files:
+        for part in file.parts[_written_out(path) : -1]:
+            column, is_named, _ = part.partition("=")
+            if is_named and column.lower() not in names:
+                what = f"{file}: the folder `{part}` has the value of a column that the file does not have"
+                raise SettingError("source.path", what, "write the column into the files")
+
+
+def _written_out(path: Path) -> int:
+    """The parts of a path that its pattern has as they are."""
+    return len(path.parts if path.is_dir() else tuple(takewhile(lambda part: not glob.has_magic(part), path.parts)))
 
 
 def identity_of(file: Path) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from deduper.config.load import MergedSettings
 from deduper.config.own_file import OwnFile, load_own_file
 from deduper.config.problems import ConfigError
 from deduper.config.values import LocalPath, Schema, Section, Size, refusal, shown
-from deduper.table.batch import FileBatch, source_files
+from deduper.table.batch import FileBatch, require_folder_columns, source_files
 from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
 from deduper.table.index.kinds import index_of
@@ -44,13 +44,17 @@ class LoadSource(Section):
         """The files as a batch, or the first ones.
 
         Raises:
-            SettingError: there are none, or a column has a type that lines do not have.
+            SettingError: there are none, a column has a type that lines do not have, or folders have columns.
             TableUsageError: a file cannot be read.
         """
         files = source_files(self.path)[:most_files]
+        batch: FileBatch | TextBatch
         if self.columns is None:
-            return FileBatch(files)
-        return TextBatch(files, self.columns, is_csv=self.format == "csv", header=self.header)
+            batch = FileBatch(files)
+        else:
+            batch = TextBatch(files, self.columns, is_csv=self.format == "csv", header=self.header)
+        require_folder_columns(self.path, files, batch.schema)
+        return batch
 
 
 class LoadTable(Section):

@@ -12,6 +12,7 @@ import pytest
 from deduper.table.batch import source_files
 from deduper.table.errors import SettingError, TableError, UnsupportedTableError
 from deduper.table.load import load
+from deduper.table.settings import LoadSource
 
 
 def _written(path: Path, *keys: int) -> None:
@@ -79,3 +80,20 @@ def test_a_source_skips_no_folder_in_silence(tmp_path: Path) -> None:
     for name in ("b/c", "b/d=1/e"):
         (tmp_path / name).unlink()
     assert source_files(tmp_path) == [tmp_path / "a"]
+
+
+def test_a_source_with_columns_in_its_folders_is_refused(tmp_path: Path) -> None:
+    """Unless the files have the column too; so is a Delta table, whose folder has files of other versions."""
+    _written(tmp_path / "in" / "k=1" / "a", 1)
+    _written(tmp_path / "in" / "d=1" / "a", 1)
+    for pattern, is_right in (("in/k*/*", True), ("in/d=1/*", True), ("in/d*/*", False), ("in/**", False)):
+        source = LoadSource(path=tmp_path / pattern)
+        if is_right:
+            assert source.batch().schema.names == ["k"]
+        else:
+            with pytest.raises(SettingError, match="the folder `d=1` has the value of a column"):
+                source.batch()
+    (tmp_path / "in" / "_delta_log").mkdir()
+    for pattern in ("in", "in/*", "in/**/*"):
+        with pytest.raises(SettingError, match="is a Delta table"):
+            source_files(tmp_path / pattern)
