@@ -78,11 +78,12 @@ class PlainFiles:
             raise VersionGoneError(f"{self._root}: there is no version {version}; the present one is {before.version}")
         going, returning = difference(records_since(self._root, version, before.version))
         present = {file.path: file for file in before.files}
-        changed = [path for path, size in going.items() if path not in present or present[path].size != size]
+        changed = [path for path, was in going.items() if path not in present or _size_and_time(present[path]) != was]
         if changed:
             raise VersionGoneError(
                 f"{self._root / changed[0]}: was added after version {version}, and another writer has changed or "
-                "removed it, so its rows may be in another file; nothing was written"
+                "removed it, so its rows may be in another file (or the table was copied without its times); nothing "
+                "was written"
             )
         kept_in = removed_folder(self._root)
         restored = tuple(
@@ -122,3 +123,7 @@ class PlainFiles:
     def _file(self, path: str) -> DataFile:
         status = (self._root / path).stat()
         return DataFile(path, status.st_size, status.st_mtime_ns, partition_of(path, self._partition_by), True)
+
+
+def _size_and_time(file: DataFile) -> tuple[int, int]:
+    return file.size, file.stamp

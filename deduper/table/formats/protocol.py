@@ -64,12 +64,14 @@ class NewFile:
     """A staged file of a write: where it is, and the path that it is to have in the table, or in the folder of a port.
 
     `staged` is relative to the staging folder of its write, which may move with the table before the next write.
+    `stamp`: the time of its last change in ns, which a rename keeps.
     `partition`: (column, value as text, None for null). `statistics`: as Delta has them, in JSON.
     """
 
     staged: str
     path: str
     size: int
+    stamp: int
     rows: int
     partition: tuple[tuple[str, str | None], ...]
     statistics: str

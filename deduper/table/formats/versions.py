@@ -27,10 +27,10 @@ _MOST_RECORDS = 100
 
 @dataclass(frozen=True, slots=True)
 class VersionRecord:
-    """What the write `load` made of the version before: (path, size) added, (path, size, time) removed."""
+    """What the write `load` made of the version before: (path, size, time in ns) of files added, and removed."""
 
     load: str
-    added: tuple[tuple[str, int], ...]
+    added: tuple[tuple[str, int, int], ...]
     removed: tuple[tuple[str, int, int], ...]
 
 
@@ -47,7 +47,7 @@ def newest_version(root: Path) -> int | None:
 
 def record_version(root: Path, commit: Commit) -> int:
     """Records the write of a commit and gives its number, which is the first free one. Safe to repeat."""
-    added = (*((file.path, file.size) for file in commit.files), *((file.path, file.size) for file in commit.restored))
+    added = tuple((file.path, file.size, file.stamp) for file in (*commit.files, *commit.restored))
     removed = tuple((file.path, file.size, file.stamp) for file in commit.removed)
     data = frame(_MAGIC, _VERSION, encode(VersionRecord(commit.load, added, removed)))
     make_directories(LOCAL, _folder(root))
@@ -81,14 +81,18 @@ def records_since(root: Path, version: int, newest: int) -> list[VersionRecord]:
     return records
 
 
-def difference(records: Iterable[VersionRecord]) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    """({path: size} that go, {path: (size, time)} that return) if these writes, the newest first, are undone. PURE."""
-    going: dict[str, int] = {}
-    returning: dict[str, tuple[int, int]] = {}
+Files = dict[str, tuple[int, int]]
+"""(Size, time in ns) by path."""
+
+
+def difference(records: Iterable[VersionRecord]) -> tuple[Files, Files]:
+    """The files that go and those that return if these writes, the newest first, are undone. PURE."""
+    going: Files = {}
+    returning: Files = {}
     for record in records:
-        for path, size in record.added:
+        for path, size, stamp in record.added:
             if returning.pop(path, None) is None:  # else a later write removed it: it is neither here nor there
-                going[path] = size
+                going[path] = (size, stamp)
         for path, size, stamp in record.removed:
             if going.pop(path, None) is None:  # else a later rollback brought it back
                 returning[path] = (size, stamp)

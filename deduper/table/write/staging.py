@@ -239,10 +239,12 @@ def _in_place_of(old: DataFile, written: Written, partition_by: Sequence[KeyColu
 
 
 def _new_file(staging: Path, written: Written, place: Path, partition: PartitionTexts) -> NewFile:
+    status = written.path.stat()
     return NewFile(
         staged=written.path.relative_to(staging).as_posix(),
         path=str(place),
-        size=written.path.stat().st_size,
+        size=status.st_size,
+        stamp=status.st_mtime_ns,
         rows=written.footer.num_rows,
         partition=partition,
         statistics=encode_statistics(file_statistics(written.footer, written.floats)).decode(),

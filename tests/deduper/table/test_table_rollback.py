@@ -410,6 +410,24 @@ def test_two_writers_of_one_machine(place: Place) -> None:
     assert place.held() == [(1, 0), (2, 0)]
 
 
+def test_a_file_that_was_changed_and_kept_its_size(tmp_path: Path) -> None:
+    """A rollback removes no file that another writer has changed in place, whatever its size is."""
+    place = Place(tmp_path, "parquet")
+    place.load([(1, "a", 0)])
+    place.load([(2, "a", 0)])
+    file = next(place.root / path for path in place.files() if pq.read_table(place.root / path)["k"].to_pylist() == [2])
+    was = file.read_bytes()
+    file.write_bytes(was.replace(b"\x01\0\0\0a", b"\x01\0\0\0b"))
+    assert sorted(row[1] for row in place.rows()) == ["a", "b"]
+    assert file.stat().st_size == len(was)
+    for version in (0, 1):
+        if version:
+            assert not plan_rollback(place.config(KEEP), version).is_needed
+        else:
+            with pytest.raises(VersionGoneError, match="another writer has changed or removed it"):
+                plan_rollback(place.config(KEEP), version)
+
+
 def test_plans_and_records_have_their_bytes() -> None:
     """Plans of loads and changes are as before; a rollback's has two fields more; a record is an array of three."""
     removed = RemovedFile("d=1/b.parquet", 7, 5, ())
@@ -419,8 +437,8 @@ def test_plans_and_records_have_their_bytes() -> None:
     assert msgpack.unpackb(encode(back_to))[5:] == [[], [["d=1/b.parquet", 7, 5, [], None]], 0]
     assert decode(Commit, encode(back_to)) == back_to
     assert not back_to.is_empty
-    record = VersionRecord("1", (("a", 1),), (("b", 2, 3),))
-    assert msgpack.unpackb(encode(record)) == ["1", [["a", 1]], [["b", 2, 3]]]
+    record = VersionRecord("1", (("a", 1, 4),), (("b", 2, 3),))
+    assert msgpack.unpackb(encode(record)) == ["1", [["a", 1, 4]], [["b", 2, 3]]]
     assert decode(VersionRecord, encode(record)) == record
 
 
@@ -436,7 +454,7 @@ def test_the_difference_of_random_versions(seed: int) -> None:
             then = rng.choice(versions)
         else:
             then = {path for path in now if rng.random() < 0.7} | {f"f{number}.{n}" for n in range(rng.randrange(3))}
-        added = tuple((path, 1) for path in sorted(then - now))
+        added = tuple((path, 1, 1) for path in sorted(then - now))
         records.append(VersionRecord(str(number), added, tuple((path, 1, 1) for path in sorted(now - then))))
         versions.append(set(then))
     for target in range(len(versions)):
