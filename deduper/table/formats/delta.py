@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import xxhash
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL
@@ -42,6 +43,8 @@ except ImportError as error:
 
 _LOG = "_delta_log"
 _LOAD = "deduperLoad"
+_STAMP = (1 << 63) - 1
+"""The bits of a stamp."""
 _FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "invariants", "timestampNtz"}
 """Features under which a write of ours is right, unless `_require_plain` finds them in use; others are refused."""
 _AS_WRITTEN = "!$&'()+,-./:;=@_~"
@@ -87,15 +90,16 @@ class DeltaFiles:
         now = self._at(before.version)
         then = self._at(version)
         old = self._snapshot_of(then)
-        present, wanted = set(before.files), set(old.files)
-        restored = tuple(file for file in old.files if file not in present)
+        # By paths: within a log a path is one file.
+        present, wanted = ({file.path for file in files} for files in (before.files, old.files))
+        restored = tuple(file for file in old.files if file.path not in present)
         for file in restored:
             if not (self._root / file.path).is_file():
                 raise VersionGoneError(
                     f"{self._root}: version {version} has {file.path}, which is gone from the disk (VACUUM); "
                     "choose a later version"
                 )
-        removed = tuple(file for file in before.files if file not in wanted)
+        removed = tuple(file for file in before.files if file.path not in wanted)
         is_needed = bool(restored or removed) or _properties(now) != _properties(then)
         return Reversal(restored, removed, self._root, is_needed)
 
@@ -124,7 +128,7 @@ class DeltaFiles:
             table.version(),
             one_form(pa.schema(table.schema())),
             required,
-            self._files(actions, names),
+            self._files(actions, names, table.metadata().id),
             None if None in rows else sum(rows),
             _no_changes(table),
         )
@@ -167,7 +171,7 @@ class DeltaFiles:
             table = self._open()
             if table is None or table.version() <= commit.after:
                 return False
-            present = {file.path for file in self._files(pa.table(table.get_add_actions()), commit.partition_by)}
+            present = set(self._paths(pa.table(table.get_add_actions())))
             if not commit.files:
                 return present.isdisjoint(file.path for file in commit.removed)
             return not present.isdisjoint(file.path for file in commit.files)
@@ -263,20 +267,30 @@ class DeltaFiles:
             for file in commit.removed
         ]
 
-    def _files(self, actions: pa.Table, names: Sequence[str]) -> tuple[DataFile, ...]:
+    def _paths(self, actions: pa.Table) -> list[str]:
         # The log has paths as URLs. Most have nothing to decode: each write looks at all of them twice.
         paths = [unquote(path) if "%" in path else path for path in actions["path"].to_pylist()]
         for path in paths:
             if path.startswith("/") or (":" in path and re.match(r"[a-z0-9]+:", path)):
                 raise UnsupportedTableError(f"{self._root}: the table has the file {path} of another folder")
+        return paths
+
+    def _files(self, actions: pa.Table, names: Sequence[str], table_id: str) -> tuple[DataFile, ...]:
+        """A path is one file within a log; of a table that is made again, the log has another id.
+
+        Their content says less: files of equal statistics have equal footers, and a look at it opens each file.
+        """
+        of_log = xxhash.xxh3_64_intdigest(table_id.encode())
         columns: list[list[PartitionValue]] = []
         for name in names:
             values: Any = actions["partition"].combine_chunks().field(name)
             columns.append((values.cast(pa.int32()) if pa.types.is_date(values.type) else values).to_pylist())
+        paths = self._paths(actions)
         partitions = list(zip(*columns, strict=True)) if columns else [()] * len(paths)
+        sizes, times = (actions[name].to_pylist() for name in ("size_bytes", "modification_time"))
         return tuple(
-            DataFile(path, size, 0, partition)
-            for path, size, partition in zip(paths, actions["size_bytes"].to_pylist(), partitions, strict=True)
+            DataFile(path, size, (of_log ^ time_ms) & _STAMP, partition)
+            for path, size, time_ms, partition in zip(paths, sizes, times, partitions, strict=True)
         )
 
 

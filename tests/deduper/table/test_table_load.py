@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, TableFeatures, write_deltalake
+from deltalake import DeltaTable, TableFeatures, convert_to_deltalake, write_deltalake
 
 from deduper.errors import IntegrityError
 from deduper.table.batch import ArrowBatch, FileBatch
@@ -664,3 +665,27 @@ def test_a_foreign_commit_of_a_key_again_is_left_to_its_writer(place: Place) -> 
     foreign(place, 1, 0)
     assert place.load([(1, "b", 0)]).found == 1
     assert place.held() == [(1, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("index", ["exact", "bloom"])
+@pytest.mark.parametrize("values", [[7, 8, 9], [1, 3, 4]], ids=["others", "the same statistics"])
+def test_a_table_is_made_again_with_the_same_names(tmp_path: Path, index: str, values: list[int]) -> None:
+    """Files of the names, sizes and times of an older table are files of this one: none of the old keys is believed."""
+
+    def make(keys: list[int]) -> None:
+        shutil.rmtree(tmp_path / "table" / "_delta_log", ignore_errors=True)
+        for file in (tmp_path / "table").glob("*.parquet"):
+            file.unlink()
+        path = tmp_path / "table" / "part-0.parquet"
+        path.parent.mkdir(exist_ok=True)
+        table = pa.table({"k": pa.array(keys, pa.int64())})
+        pq.write_table(table, path, use_dictionary=False, compression="none")
+        os.utime(path, (1e9, 1e9))
+        convert_to_deltalake(str(path.parent))
+
+    make([1, 2, 4])
+    load(pa.table({"k": [1]}), tmp_path / "table", key=["k"], index=index)
+    make(values)
+    receipt = load(pa.table({"k": [2, values[1]]}), tmp_path / "table", key=["k"], index=index)
+    assert (receipt.new, receipt.found) == (1, 1)
+    assert sorted(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["k"].to_pylist()) == sorted([*values, 2])
