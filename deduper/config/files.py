@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
+from deduper.config.apart import before_wildcards
 from deduper.config.values import (
     Count,
     Delimiter,
@@ -64,13 +65,7 @@ class FilesSource(Section):
     @property
     def folder(self) -> Path:
         """The part of `path` before the first wildcard: every file of the source is below it."""
-        path = Path(self.path)
-        parts = []
-        for part in path.parts:
-            if any(character in part for character in "*?[{"):
-                break
-            parts.append(part)
-        return Path(*parts)
+        return before_wildcards(self.path)
 
     @property
     def parsed_columns(self) -> tuple[Column, ...]:

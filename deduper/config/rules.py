@@ -14,13 +14,13 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from deduper.columns import Column
+from deduper.config.apart import clashes, overlap
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka.options import KafkaOptionsError, connection_options, librdkafka_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import Finding, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
-from deduper.config.values import overlap
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.spark_promises import (
     DEFAULT_MASTER,
@@ -183,22 +183,12 @@ def _span(expiry: ExpiryConfig) -> Iterator[Finding]:
 
 
 def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
-    earlier: list[tuple[str, str]] = []
-    for port, sink in sinks.items():
-        if not isinstance(sink, FileSink):
-            continue
-        for other, url in earlier:
-            if sink.url == url:
-                yield Finding(
-                    ("sinks", port, "path"), f"is also the path of port `{other}`", "give every port its own directory"
-                )
-            elif overlap(sink.url, url):
-                yield Finding(
-                    ("sinks", port, "path"),
-                    f"overlaps the path of port `{other}`: one lies inside the other",
-                    "give every port its own directory",
-                )
-        earlier.append((port, sink.url))
+    for clash in clashes({port: sink.url for port, sink in sinks.items() if isinstance(sink, FileSink)}):
+        same = f"is also the path of port `{clash.other}`"
+        inside = f"overlaps the path of port `{clash.other}`: one lies inside the other"
+        yield Finding(
+            ("sinks", clash.name, "path"), same if clash.is_same else inside, "give every port its own directory"
+        )
 
 
 def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:

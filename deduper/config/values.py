@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -358,17 +358,3 @@ Delimiter = Annotated[str, BeforeValidator(_read_delimiter)]
 
 SparkValue = Annotated[str | int | float | bool, BeforeValidator(_read_spark_value)]
 """The value of a Spark setting."""
-
-
-def overlap(one: Path | str, other: Path | str) -> bool:
-    """Whether a folder is, or lies in, the other one: paths of this machine, or URLs."""
-    (storage, path), (others, inner) = _folder(one), _folder(other)
-    return storage == others and (path == inner or path in inner.parents or inner in path.parents)
-
-
-def _folder(place: Path | str) -> tuple[str, PurePosixPath]:
-    scheme, is_url, rest = str(place).partition("://")
-    if not is_url:
-        return "", PurePosixPath(place)
-    authority, _, path = rest.partition("/")
-    return f"{scheme}://{authority}", PurePosixPath("/", path)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from deduper.config.apart import clashes
 from deduper.table.batch import ArrowBatch, Batch, FileBatch
 from deduper.table.columns import KeyColumns, key_columns
+from deduper.table.errors import SettingError
 from deduper.table.formats.open import open_table
 from deduper.table.formats.protocol import Snapshot
 from deduper.table.index.kinds import index_of
@@ -56,9 +58,11 @@ def load(
     require_rule(rule, batch)
     require_free_names(batch)
     ports = {"duplicates": duplicates, "errors": errors}
-    folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
+    folders = {name: Path(folder).resolve() for name, folder in ports.items() if folder is not None}
     kind = index_of(index, {}) if isinstance(index, str) else index
     opened = open_table(table, table_format, columns.partition_by, keep_versions)
+    for clash in clashes({"table": opened.root} | folders):
+        raise SettingError(clash.name, clash.what, clash.write)
     operation = _Load(batch, opened.root, columns, rule)
     with locked(opened.root, lock_timeout_s):
         return load_receipt(WriteSteps(batch, opened, columns, kind, operation, folders).run())

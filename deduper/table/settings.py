@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from deduper.config.apart import before_wildcards, clashes
 from deduper.config.load import MergedSettings
 from deduper.config.own_file import OwnFile, load_own_file
 from deduper.config.problems import ConfigError
@@ -95,6 +96,20 @@ class LoadConfig(OwnFile):
     keep_versions: int = Field(default=0, ge=0)
     duplicates: LocalPath | None = None
     errors: LocalPath | None = None
+
+    @model_validator(mode="after")
+    def _folders_are_apart(self) -> LoadConfig:
+        source = self.source.path
+        folder = before_wildcards(source)
+        # A source reads the files of one folder, unless its pattern has folders.
+        is_flat = folder == source or (folder == source.parent and "**" not in source.name)
+        ports = {"duplicates": self.duplicates, "errors": self.errors}
+        for clash in clashes(
+            {"source": folder, "table": self.table.path, **ports}, flat=("source",) if is_flat else ()
+        ):
+            if clash.name != "table":
+                raise refusal(clash.what, clash.write, at=(clash.name,))
+        return self
 
     @property
     def rule(self) -> Keep:

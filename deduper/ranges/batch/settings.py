@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from deduper.columns import parse_columns
+from deduper.config.apart import before_wildcards, clashes
 from deduper.config.own_file import OwnFile
 from deduper.config.problems import suggestion
 from deduper.config.sections import Key, SparkSettings
@@ -97,7 +98,9 @@ class RangeJob(OwnFile):
                     yield ("aggregates", name), column
 
     @model_validator(mode="after")
-    def _outputs_are_two(self) -> RangeJob:
-        if self.errors is not None and self.errors.path == self.output.path:
-            raise refusal("output and errors are one folder", "write another one", at=("errors", "path"))
+    def _outputs_are_apart(self) -> RangeJob:
+        places = {side: before_wildcards(files.path) for side, files in self.sides} | {"output": self.output.path}
+        for clash in clashes(places | {"errors": None if self.errors is None else self.errors.path}):
+            if clash.name in ("output", "errors"):  # both inputs may be one folder
+                raise refusal(clash.what, clash.write, at=(clash.name, "path"))
         return self

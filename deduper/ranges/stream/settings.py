@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
+from deduper.config.apart import clashes
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.own_file import OwnFile
@@ -27,7 +28,6 @@ from deduper.config.values import (
     Schema,
     Section,
     local_path,
-    overlap,
     refusal,
     resolve,
     shown,
@@ -210,12 +210,8 @@ class StreamJob(OwnFile):
     def _places_differ(self) -> StreamJob:
         folders = {side: one.url for side, one in self.folder_inputs.items()} | {"store": self.store}
         folders |= {name: sink.url for name, sink in self.file_ports.items()}
-        for (other, earlier), (name, url) in combinations(folders.items(), 2):
-            if url == earlier:
-                raise refusal(f"is the folder of `{other}`", "write another one", at=(name,))
-            if overlap(url, earlier):
-                what = f"overlaps `{other}` ({earlier}): one lies inside the other"
-                raise refusal(what, "write a folder apart from it", at=(name,))
+        for clash in clashes(folders):
+            raise refusal(clash.what, clash.write, at=(clash.name,))
         topics = {name: (sink.topic, sink.bootstrap_servers) for name, sink in self.topic_ports.items()}
         for (other, one), (name, topic) in combinations(topics.items(), 2):
             if topic == one:

@@ -92,7 +92,7 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
     config = loaded.config
     table = table_of(loaded)
     ports = {"duplicates": config.duplicates, "errors": config.errors}
-    folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
+    folders = {name: Path(folder).resolve() for name, folder in ports.items() if folder is not None}
     load = secrets.token_hex(8)
     with locked(table.root, lock_timeout_s):
         failpoints.hit("table.1.locked")

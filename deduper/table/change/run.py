@@ -38,7 +38,7 @@ def run_change(
     """
     change = _change(kind, batch, table, columns, config)
     ports = {"errors": config.errors, "duplicates": config.duplicates if kind == "upsert" else None}
-    folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
+    folders = {name: Path(folder).resolve() for name, folder in ports.items() if folder is not None}
     with locked(table.root, lock_timeout_s):
         return change_receipt(kind, WriteSteps(batch, table, columns, config.table_index, change, folders).run())
 

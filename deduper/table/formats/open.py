@@ -22,7 +22,7 @@ def open_table(path: str | Path, table_format: str, partition_by: Sequence[KeyCo
     """
     if "://" in str(path):
         raise UnsupportedTableError(f"{path}: tables lie on this machine in this release; write a path")
-    root = Path(path).absolute()
+    root = Path(path).resolve()
     if table_format == "delta":
         from deduper.table.formats.delta import DeltaFiles  # deltalake need not be installed
 

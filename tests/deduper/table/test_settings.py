@@ -72,13 +72,34 @@ def test_the_file_of_another_command_is_one_mistake(text: str, kind: str, tmp_pa
         ("table: {path: t}\nkey: k\n", "1:1: source: is missing; write `source: {path: in/*.parquet}`"),
         (PLAIN.replace("path: t", "path: t, format: iceberg"), "2:26: table.format: `iceberg` is not a valid choice"),
         (PLAIN.replace("path: in", "paths: in"), "1:10: source.paths: unknown setting; did you mean `path`?"),
+        (
+            PLAIN + "duplicates: out\nerrors: x/../out\n",
+            "5:9: errors: is the folder of `duplicates`; write an",
+        ),
+        (PLAIN + "duplicates: t/twice\n", "4:13: duplicates: overlaps `table` ("),
+        (PLAIN + "duplicates: t\n", "4:13: duplicates: is the folder of `table`; write another one"),
+        (PLAIN + "errors: in\n", "4:9: errors: is the folder of `source`; write another one"),
+        (PLAIN.replace("in}", "in/*.csv}") + "errors: in\n", "4:9: errors: is the folder of `source`"),
+        (PLAIN.replace("in}", "in/**/*.csv}") + "errors: in/err\n", "4:9: errors: overlaps `source` ("),
+        (PLAIN.replace("in}", "in/**}") + "errors: in/err\n", "4:9: errors: overlaps `source` ("),
+        (PLAIN + "errors: link/one\nduplicates: there/one\n", "4:9: errors: is the folder of `duplicates`"),
         ("- a\n", "1:1: is not a mapping; write `name: value` lines"),
         ("a: [\n", "2:1: "),
     ],
 )
 def test_mistakes_have_their_place(text: str, found: str, tmp_path: Path) -> None:
     """File, line, column, what is wrong, what to write instead."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there", target_is_directory=True)
     assert [line for line in headlines(text, tmp_path) if line.startswith(found)], headlines(text, tmp_path)
+
+
+def test_ports_beside_the_files_of_a_source(tmp_path: Path) -> None:
+    """A source that reads one folder may have ports below."""
+    for source in (".", "*.parquet", "in"):
+        text = PLAIN.replace("path: in", f"path: {source!r}") + "duplicates: in/twice\nerrors: in/errors\n"
+        (tmp_path / "load.yaml").write_text(text, encoding="utf-8")
+        assert load_config(tmp_path / "load.yaml").config.errors == tmp_path / "in/errors"
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

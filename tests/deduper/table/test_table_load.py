@@ -689,3 +689,22 @@ def test_a_table_is_made_again_with_the_same_names(tmp_path: Path, index: str, v
     receipt = load(pa.table({"k": [2, values[1]]}), tmp_path / "table", key=["k"], index=index)
     assert (receipt.new, receipt.found) == (1, 1)
     assert sorted(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["k"].to_pylist()) == sorted([*values, 2])
+
+
+def test_folders_of_ports_are_apart(place: Place, tmp_path: Path) -> None:
+    """A call refuses one folder for two purposes, by any of its names, before it writes."""
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    for ports, setting in (
+        ({"duplicates": tmp_path / "out", "errors": tmp_path / "x" / ".." / "out"}, "errors"),
+        ({"duplicates": tmp_path / "out", "errors": tmp_path / "link" / "out" / "in"}, "errors"),
+        ({"errors": tmp_path / "link" / "table"}, "errors"),
+        ({"duplicates": place.root / "twice"}, "duplicates"),
+        ({"duplicates": tmp_path}, "duplicates"),
+    ):
+        with pytest.raises(SettingError, match=r"; write a") as error:
+            load(arrow([(1, "a", 0)]), place.root, key=["k"], table_format=place.format, **ports)  # type: ignore[arg-type]
+        assert error.value.setting == setting
+    assert not place.root.exists()
+    link = tmp_path / "link" / "table"
+    load(arrow([(1, "a", 0)]), link, key=["k"], table_format=place.format)
+    assert place.root.is_dir()

@@ -47,6 +47,12 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("format: parquet}\nranges", "format: csv}\nranges", "events.schema: files of csv have no types of their own"),
         ("out/points, format: parquet", "out/points, format: orc", "output.format: `orc` is not a valid choice"),
         ("end: end\n", "end: end\nends: '[['\n", "points.yaml:7:7: ends: `[[` is not a valid choice"),
+        (
+            "end: end\n",
+            "end: end\nerrors: {path: out/x/../points, format: json}\n",
+            "errors.path: is the folder of `output`",
+        ),
+        ("out/points", "in/events/points", "output.path: overlaps `events` ("),
         ("end: end\n", "end: end\nlongest: soon\n", "points.yaml:7:10: longest: `soon` is not a duration"),
     ],
 )

@@ -481,6 +481,7 @@ AVRO: Row = {
         ({"store": "s3://key:secret@bucket/points"}, "store: is not the URL of an object store"),
         ({"store": "hdfs:///points"}, "is not the URL of a folder in HDFS"),
         ({"store": "hdfs://h:1/out", "late": "hdfs://h:1/out"}, "late: is the folder of `store`"),
+        ({"store": "hdfs://h:1/out", "late": "hdfs://H:1/x/../out/late"}, "late: overlaps `store`"),
         ({"store": "out/output/store"}, "overlaps `store`"),
         ({"events": "out/late/events"}, "overlaps `events`"),
         ({"late": "s3://bucket/late"}, "late: a port of files cannot be in an object store"),
