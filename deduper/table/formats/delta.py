@@ -128,7 +128,7 @@ class DeltaFiles:
             table.version(),
             one_form(pa.schema(table.schema())),
             required,
-            self._files(actions, names, table.metadata().id),
+            self._files(actions, names, str(table.metadata().id)),
             None if None in rows else sum(rows),
             _no_changes(table),
         )

@@ -16,7 +16,7 @@ from bucket_store.filesystem import LOCAL, is_temporary, listed, make_directorie
 from bucket_store.framing import frame
 from bucket_store.wire import encode
 from deduper.table.errors import VersionGoneError
-from deduper.table.formats.protocol import PRIVATE, Commit
+from deduper.table.formats.protocol import PRIVATE, Commit, NewFile, RemovedFile
 from deduper.table.framed import read_framed
 
 _MAGIC = b"BSTABVER"
@@ -47,7 +47,8 @@ def newest_version(root: Path) -> int | None:
 
 def record_version(root: Path, commit: Commit) -> int:
     """Records the write of a commit and gives its number, which is the first free one. Safe to repeat."""
-    added = tuple((file.path, file.size, file.stamp) for file in (*commit.files, *commit.restored))
+    more: tuple[NewFile | RemovedFile, ...] = (*commit.files, *commit.restored)
+    added = tuple((file.path, file.size, file.stamp) for file in more)
     removed = tuple((file.path, file.size, file.stamp) for file in commit.removed)
     data = frame(_MAGIC, _VERSION, encode(VersionRecord(commit.load, added, removed)))
     make_directories(LOCAL, _folder(root))
