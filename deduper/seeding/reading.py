@@ -121,7 +121,14 @@ def _opened(
     if isinstance(config.source, FilesSource):
         files = JudgedFiles.from_wire(seeds.get(given.name))
         known = KnownByOrder(files, str(config.source.folder))
-        return files, FollowedFiles(FileBatches(config.source, known, plain_reading(config, salt)))
+        return files, FollowedFiles(
+            FileBatches(
+                config.source,
+                known,
+                plain_reading(config, salt),
+                None if config.expiry_column is None else config.expiry_column.name,
+            )
+        )
     from deduper.seeding.topics import open_topic
 
     return open_topic(config, config.source, given, seeds, owned.log.state, salt, stop.event)

@@ -49,7 +49,12 @@ def open_files(config: Config, source: FilesSource, log: CommitLog) -> tuple[Fil
         CorruptionError: a file of sources is missing or damaged.
     """
     known = KnownFiles(source, log)
-    return FileBatches(source, known, plain_reading(config, log.manifest.salt)), FilesToFold.of(source, known)
+    return FileBatches(
+        source,
+        known,
+        plain_reading(config, log.manifest.salt),
+        None if config.expiry_column is None else config.expiry_column.name,
+    ), FilesToFold.of(source, known)
 
 
 def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSource:

@@ -125,8 +125,12 @@ class Known(Protocol):
 class FileBatches:
     """The files source of a job: its new files, in windows of `max_files_per_batch`. `reading`: see `FileBatch`."""
 
-    def __init__(self, source: FilesSource, known: Known, reading: PlainReading | None = None) -> None:
+    def __init__(
+        self, source: FilesSource, known: Known, reading: PlainReading | None = None, expiry: str | None = None
+    ) -> None:
+        """`expiry`: the column of the expiry key."""
         self._source = source
+        self._expiry = expiry
         self._reading = reading
         self.known = known
         self._listing = Listing(source)
@@ -186,7 +190,7 @@ class FileBatches:
             self._empty += emptied
             left = tuple(_refused(file, self._source) for file in files if file.path not in emptied)
             if left:
-                return FileBatch(self._source, left, self._listing.seen, self.known.folder, self._reading)
+                return FileBatch(self._source, left, self._listing.seen, self._expiry, self.known.folder, self._reading)
         return None
 
     def _looked_at(self, path: str) -> ListedFile | None:

@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 from deduper.columns import backticked, quoted
 from deduper.config.files import FilesSource
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import Admission
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.sources.files.source_file import SourceFile
 from deduper.sources.parsing import CHANGED, LINE, REC, ROW, file_parsing, record_column
 from deduper.sources.record_layout import arrow_types
@@ -43,9 +43,9 @@ _GLOB_CHARACTERS = re.compile(r"[*?\[\]{}\\]")
 
 
 @lru_cache(maxsize=1)
-def file_plan(session: SparkSession, source: FilesSource) -> FilePlan:
+def file_plan(session: SparkSession, source: FilesSource, expiry: str | None = None) -> FilePlan:
     """The plan of a job; a process has one at a time."""
-    return FilePlan(session, source)
+    return FilePlan(session, source, expiry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,11 @@ class Misread(Exception):
 class FilePlan:
     """Reads and parses the files of a source, window by window, on one session."""
 
-    def __init__(self, session: SparkSession, source: FilesSource) -> None:
+    def __init__(self, session: SparkSession, source: FilesSource, expiry: str | None = None) -> None:
+        """`expiry`: the column of the expiry key."""
         self._session = session
         self._source = source
+        self._expiry = expiry
         self._plans: dict[Layout, _LayoutPlan] = {}
 
     def tuples(self, files: Mapping[int, SourceFile]) -> DataFrame:
@@ -91,7 +93,7 @@ class FilePlan:
 
     def _plan(self, layout: Layout) -> _LayoutPlan:
         if layout not in self._plans:
-            self._plans[layout] = _LayoutPlan(self._session, self._source, layout)
+            self._plans[layout] = _LayoutPlan(self._session, self._source, layout, self._expiry)
         return self._plans[layout]
 
 
@@ -107,8 +109,12 @@ def layout_of(source: FilesSource, file: SourceFile) -> Layout:
         return Layout(tuple(sorted(texts)), ())
     stored = _stored_types(path)
     read_as = []
+    far = () if source.is_text else _far_times(path)
     for name, declared in zip(_names(source), _arrow_types(source), strict=True):
         found = stored.get(name.lower())
+        if name not in texts and name.lower() in far and declared == pa.timestamp("us", "UTC"):
+            read_as.append((name, "bigint"))
+            continue
         if name in texts or found is None or not may_misread(found, declared):
             continue
         exact = exact_type(found, declared)
@@ -126,7 +132,7 @@ def _arrow_types(source: FilesSource) -> list[pa.DataType]:
 class _LayoutPlan:
     """Reads and parses files of one layout."""
 
-    def __init__(self, session: SparkSession, source: FilesSource, layout: Layout) -> None:
+    def __init__(self, session: SparkSession, source: FilesSource, layout: Layout, expiry: str | None) -> None:
         self._session = session
         self._declared = source
         self._folders = layout.folders
@@ -136,7 +142,8 @@ class _LayoutPlan:
         self._is_same_file = F.col(_PATH_HASH) == F.col(_HASH)
         self._placed = Added(session, _placed_columns())
         self._parsing = file_parsing(session, stored, [F.col(name) for name in _folder_names(layout.folders)])
-        self._completed = Added(session, _completed_columns(source, layout)) if stored is not source else None
+        completed = _completed_columns(source, layout, expiry) if stored is not source else None
+        self._completed = None if completed is None else Added(session, completed)
         self._left = Selected(session, [F.col(name) for name in (REC, RAW, ADMISSION, ORDER)])
 
     def tuples(self, files: Mapping[int, SourceFile]) -> DataFrame:
@@ -226,6 +233,34 @@ def _stored_types(path: str) -> dict[str, pa.DataType]:
     return {field.name.lower(): field.type for field in schema}
 
 
+def _far_times(path: str) -> frozenset[str]:
+    """Columns of times in ms, in lower case, of which some may have no µs in 64 bits: Spark fails over such a file."""
+    try:
+        footer = parquet.ParquetFile(pa.OSFile(path)).metadata
+        schema = footer.schema.to_arrow_schema()
+        kinds = {field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.unit == "ms"}
+        if not kinds:
+            return frozenset()
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        leaves = [group.column(number) for group in groups for number in range(group.num_columns)]
+        return frozenset(
+            leaf.path_in_schema.lower() for leaf in leaves if leaf.path_in_schema in kinds and _is_far(leaf)
+        )
+    except OSError as exc:
+        if exc.errno is not None:
+            raise
+        return frozenset()
+    except Exception:  # noqa: BLE001 - no file may end the job
+        return frozenset()
+
+
+def _is_far(leaf: parquet.ColumnChunkMetaData) -> bool:
+    found = leaf.statistics
+    if found is None or not found.has_min_max:
+        return True
+    return bool(found.min_raw < -(-INT64_MIN // 1000) or found.max_raw > INT64_MAX // 1000)
+
+
 def _stored(source: FilesSource, layout: Layout) -> FilesSource:
     """The source with the columns that are read from the files themselves, by the types they are read by."""
     if not layout.folders and not layout.read_as:
@@ -272,11 +307,11 @@ def _placed_columns() -> dict[str, Column]:
     return {ORDER: place, CHANGED: differs}
 
 
-def _completed_columns(source: FilesSource, layout: Layout) -> dict[str, Column]:
+def _completed_columns(source: FilesSource, layout: Layout, expiry: str | None) -> dict[str, Column]:
     """All columns of the source by their declared types; a record with a value that is not of its type is malformed."""
     texts = dict(zip(layout.folders, _folder_names(layout.folders), strict=True))
     read_as = dict(layout.read_as)
-    record, all_fit = [], F.lit(True)
+    record, all_fit, bad_expiry = [], F.lit(True), F.lit(False)
     for column in source.parsed_columns:
         name, value = column.name, record_column(column)
         if name in texts:
@@ -284,12 +319,24 @@ def _completed_columns(source: FilesSource, layout: Layout) -> dict[str, Column]
             value = text.try_cast(column.type.text)
             all_fit &= text.isNull() | value.isNotNull()
         elif name in read_as:
-            cast = value.try_cast(column.type.text)
-            fits = value.eqNullSafe(cast.try_cast(read_as[name]))
+            if column.type.name == "timestamp":  # of ms, see `_far_times`
+                us = F.try_multiply(value, F.lit(1000).cast("bigint"))
+                fits, cast = value.isNull() | us.isNotNull(), F.timestamp_micros(us)
+                if name == expiry:
+                    bad_expiry = ~fits
+                    value = cast
+                    record.append(value.alias(name))
+                    continue
+            else:
+                cast = value.try_cast(column.type.text)
+                fits = value.eqNullSafe(cast.try_cast(read_as[name]))
             value = F.when(fits, cast)
             all_fit &= fits
         record.append(value.alias(name))
-    admission = F.when((F.col(ADMISSION) == int(Admission.ADMITTED)) & ~all_fit, int(Admission.MALFORMED)).otherwise(
-        F.col(ADMISSION)
+    is_admitted = F.col(ADMISSION) == int(Admission.ADMITTED)
+    admission = (
+        F.when(is_admitted & ~all_fit, int(Admission.MALFORMED))
+        .when(is_admitted & bad_expiry, int(Admission.BAD_EXPIRY))
+        .otherwise(F.col(ADMISSION))
     )
     return {REC: F.struct(*record), ADMISSION: admission.cast("tinyint")}

@@ -121,7 +121,7 @@ def _read_sound_file(
             listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
             (file,) = stat_files([listed])
             like = replace(file, laid_out_as=batch.files[failed].path)
-            read(WindowFiles(batch.source, (like,)), (0,))
+            read(WindowFiles(batch.source, (like,), expiry=batch.expiry), (0,))
     except _OF_READING as exc:
         raise error from exc
 

@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 class WindowFiles:
     """The files of a window, in source order: modification time, then path. An ordinal is a file's place there.
 
-    `seen` are the folders that the files were listed in.
+    `seen` are the folders that the files were listed in, `expiry` is the column of the expiry key.
     """
 
     source: FilesSource
     files: tuple[SourceFile, ...]
     seen: SeenFolders = field(default_factory=SeenFolders, compare=False)
+    expiry: str | None = None
 
     def tuples(self, session: SparkSession, ordinals: Sequence[int]) -> DataFrame:
         """The tuples of some of the files."""
@@ -35,7 +36,7 @@ class WindowFiles:
         readable = {ordinal: file for ordinal, file in files.items() if file.admission is Admission.ADMITTED}
         if not readable:
             return self._error_tuples(session, files)
-        tuples = file_plan(session, self.source).tuples(readable)
+        tuples = file_plan(session, self.source, self.expiry).tuples(readable)
         return tuples if len(readable) == len(files) else tuples.unionByName(self._error_tuples(session, files))
 
     @property

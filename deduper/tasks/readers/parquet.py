@@ -18,10 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import parquet
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.core.clock import POSITION_BITS, ClockRules
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.parquet_leaves import leaves
 from deduper.tasks.readers.partition_folders import FolderValue
@@ -76,10 +79,13 @@ class ParquetReading:
             names = [name for name in stored if name in there]
             batches = opened.iter_batches(_BATCH_ROWS, columns=names, use_threads=False)
             while (batch := _next(batches, part.path)) is not None:
+                admission = np.full(batch.num_rows, int(Admission.ADMITTED), np.int8)
                 with reading(part.path):
-                    columns = {number: self._column(batch, number) for number in self.declared.stored(part.folders)}
+                    columns = {
+                        number: self._column(batch, number, admission) for number in self.declared.stored(part.folders)
+                    }
                 order = np.arange(first, first + batch.num_rows, dtype=np.int64)
-                yield self.declared.records(columns, order, folders=part.folders)
+                yield self.declared.records(columns, order, folders=part.folders, admission=admission)
                 first += batch.num_rows
         part.check()
         if first - begin != part.rows:
@@ -90,14 +96,32 @@ class ParquetReading:
         """Raises NotPlain."""
         require_plain(opened, path, [column for at, column in enumerate(self.declared.columns) if at not in folders])
 
-    def _column(self, batch: pa.RecordBatch, number: int) -> pa.Array:
+    def _column(self, batch: pa.RecordBatch, number: int, admission: NDArray[np.int8]) -> pa.Array:
+        """A column by its declared type; a time without µs in 64 bits is null, and `admission` is written there."""
         declared = self.declared.columns[number]
         at = batch.schema.get_field_index(declared.name)
         if at < 0:
             return pa.nulls(batch.num_rows, declared.arrow)
         column = batch.column(at)
         # Times of INT96 are of UTC and do not say so; the others change in nothing but how they are written down.
-        return column if column.type == declared.arrow else column.cast(declared.arrow)
+        if column.type == declared.arrow:
+            return column
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ms":
+            far = beyond_us(column)
+            if far.any():
+                is_expiry = number == self.declared.expiry
+                reason = Admission.BAD_EXPIRY if is_expiry else Admission.MALFORMED
+                # The reason of the expiry key comes last, as everywhere.
+                admission[far & (admission == int(Admission.ADMITTED)) if is_expiry else far] = int(reason)
+                column = pc.if_else(pa.array(far), pa.scalar(None, column.type), column)
+        return column.cast(declared.arrow)
+
+
+def beyond_us(column: pa.Array) -> NDArray[np.bool_]:
+    """Where times in ms have no µs in 64 bits."""
+    values = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    far: NDArray[np.bool_] = (values > INT64_MAX // 1000) | (values < -(-INT64_MIN // 1000))
+    return far
 
 
 def require_plain(opened: parquet.ParquetFile, path: str, columns: Sequence[DeclaredColumn]) -> None:
