@@ -24,6 +24,7 @@ from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.parquet_numbers import beyond_us
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
 from deduper.text import block
 from deduper.text.format import TextFormat
@@ -129,6 +130,11 @@ class TopicReading:
         read = self.format.read(part, given, self.declared.stored(()))
         values = read.values
         admission = np.full(values.count, int(Admission.ADMITTED), np.int8)
+        for number, name in enumerate(self.format.record, len(self.format.columns) - len(self.format.record)):
+            if name == "timestamp" and number in read.columns:
+                is_expiry = number == self.declared.expiry
+                far = beyond_us(given.column(queue.TIMESTAMP))
+                admission[far] = int(Admission.BAD_EXPIRY if is_expiry else Admission.MALFORMED)
         admission[read.invalid_parts] = int(Admission.INVALID_UTF8)
         admission[read.malformed] = int(Admission.MALFORMED)
         admission[read.invalid] = int(Admission.INVALID_UTF8)
@@ -170,7 +176,9 @@ def _part_of_records(name: str, part: RangePart, given: pa.RecordBatch) -> tuple
     if name.startswith(_HEADER):
         return as_text(_last_headers(given.column(queue.HEADERS), name.removeprefix(_HEADER).encode()))
     if name == "timestamp":
-        return pa.array(given.column(queue.TIMESTAMP).to_numpy() * 1000).view(pa.timestamp("us", "UTC")), None
+        ms = given.column(queue.TIMESTAMP)
+        far = beyond_us(ms)
+        return pa.array(np.where(far, 0, ms.to_numpy()) * 1000, mask=far).view(pa.timestamp("us", "UTC")), None
     if name == "topic":
         return pa.repeat(pa.scalar(part.topic), count), None
     if name == "partition":

@@ -24,9 +24,10 @@ from pyarrow import parquet
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.core.clock import POSITION_BITS, ClockRules
-from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
+from deduper.core.verdict import Admission
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.parquet_leaves import leaves
+from deduper.tasks.readers.parquet_numbers import beyond_us
 from deduper.tasks.readers.partition_folders import FolderValue
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile, WindowFile, reading
 
@@ -115,13 +116,6 @@ class ParquetReading:
                 admission[far & (admission == int(Admission.ADMITTED)) if is_expiry else far] = int(reason)
                 column = pc.if_else(pa.array(far), pa.scalar(None, column.type), column)
         return column.cast(declared.arrow)
-
-
-def beyond_us(column: pa.Array) -> NDArray[np.bool_]:
-    """Where times in ms have no µs in 64 bits."""
-    values = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    far: NDArray[np.bool_] = (values > INT64_MAX // 1000) | (values < -(-INT64_MIN // 1000))
-    return far
 
 
 def require_plain(opened: parquet.ParquetFile, path: str, columns: Sequence[DeclaredColumn]) -> None:

@@ -7,7 +7,11 @@ have, and each value is cast to the declared one afterwards.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+
+from deduper.core.verdict import INT64_MAX, INT64_MIN
 
 _DAYS_OR_MILLISECONDS = (pa.date32(), pa.time32("ms"), pa.time32("s"))
 
@@ -40,3 +44,10 @@ def may_misread(found: pa.DataType, declared: pa.DataType) -> bool:
     if pa.types.is_list(declared) and hasattr(found, "value_type"):
         return may_misread(found.value_type, declared.value_type)
     return exact_type(found, declared) is not None
+
+
+def beyond_us(column: pa.Array) -> NDArray[np.bool_]:
+    """Where times in ms have no µs in 64 bits."""
+    values = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    far: NDArray[np.bool_] = (values > INT64_MAX // 1000) | (values < -(-INT64_MIN // 1000))
+    return far
