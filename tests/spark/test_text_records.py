@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from deduper.columns import parse_columns
 from deduper.sources.files.plain_reading import plain_reading
 from deduper.tasks import write as write_task
 from deduper.tasks.readers.text import TextReading
@@ -119,17 +120,25 @@ def files_of(seed: int, kind: str) -> dict[str, bytes]:
         # In CSV Spark takes U+FFFF for a line end.
         return (b"\n".join(chosen) + rnd.choice([b"", b"\n"])).replace("\uffff".encode(), b"")
 
+    def headed(first: bytes) -> bytes:
+        """With the header of the columns, behind a mark; a file of nothing has none."""
+        mark = first[:3] if first.startswith(b"\xef\xbb\xbf") else b""
+        rest = first.removeprefix(mark)
+        return mark + header + rest if rest else first
+
+    names = ";".join(f'"{column.name}"' for column in parse_columns(_SCHEMA))
+    header = f"{names}\n".encode() if kind == "csv with header" else b""
     return {
-        "a.json": b"\n".join(odd) + b"\n" + content(100),
-        "mark.json": b"\xef\xbb\xbf" + content(5),
+        "a.json": headed(b"\n".join(odd) + b"\n" + content(100)),
+        "mark.json": headed(b"\xef\xbb\xbf" + content(5)),
         "only-mark.json": b"\xef\xbb\xbf",
-        "mark-of-an-error.json": b"\xef\xbb\xbfno record\n" + content(5),
-        "end.json": b"\n",
-        "members.json.gz": gzip.compress(content(20)) + gzip.compress(content(20)) + gzip.compress(b""),
-        "streams.json.bz2": bz2.compress(content(20)) + bz2.compress(content(20)),
-        "frames.json.zst": zst(content(20)) + zst(content(20)),
+        "mark-of-an-error.json": headed(b"\xef\xbb\xbfno record\n" + content(5)),
+        "end.json": headed(b"\n"),
+        "members.json.gz": gzip.compress(headed(content(20))) + gzip.compress(content(20)) + gzip.compress(b""),
+        "streams.json.bz2": bz2.compress(headed(content(20))) + bz2.compress(content(20)),
+        "frames.json.zst": zst(headed(content(20))) + zst(content(20)),
         "nothing.json.gz": gzip.compress(b""),
-        "big.JSON.GZ": gzip.compress(content(300)),
+        "big.JSON.GZ": gzip.compress(headed(content(300))),
     }
 
 
