@@ -78,7 +78,7 @@ def changed(tree: Any, program: bytes, odd: tuple[Any, ...] = ODD_VALUES + ODD_B
     for at in range(0, len(program) - _STEP.size + 1, _STEP.size):
         where, action, value = _STEP.unpack_from(program, at)
         nodes = list(_nodes(holder))
-        container, key = nodes[where % len(nodes)]
+        container, key, depth = nodes[where % len(nodes)]
         match action % 5:
             case 0 if container is not holder:
                 del container[key]
@@ -86,8 +86,8 @@ def changed(tree: Any, program: bytes, odd: tuple[Any, ...] = ODD_VALUES + ODD_B
                 container.insert(key, _copy(container[key]))
             case 3:
                 container[key] = value - 128
-            case 4:
-                other, other_key = nodes[value % len(nodes)]
+            case 4 if depth < _DEEPEST:
+                other, other_key, _ = nodes[value % len(nodes)]
                 container[key] = _copy(other[other_key])
             case _:
                 container[key] = _copy(odd[value % len(odd)])
@@ -104,20 +104,26 @@ def count_of_nodes(tree: Any) -> int:
     return len(list(_nodes([tree])))
 
 
-def _nodes(tree: Any) -> Any:
+def _nodes(tree: Any, depth: int = 0) -> Any:
     items = enumerate(tree) if isinstance(tree, list) else list(tree.items())
     for key, value in items:
-        yield tree, key
+        yield tree, key, depth
         if isinstance(value, list | dict) and value is not _DEEP:
-            yield from _nodes(value)
+            yield from _nodes(value, depth + 1)
 
 
-def _copy(value: Any) -> Any:
+_DEEPEST = 100
+"""Of what changes copy into itself again and again; `_DEEP` is deeper than any decoder goes."""
+
+
+def _copy(value: Any, depth: int = 0) -> Any:
     if value is _DEEP:
         return value
+    if depth > _DEEPEST:
+        return None
     if isinstance(value, list | tuple):
-        return [_copy(item) for item in value]
-    return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_copy(item, depth + 1) for item in value]
+    return {key: _copy(item, depth + 1) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def reframed_piece(data: bytes) -> bytes:
