@@ -7,11 +7,10 @@ turn.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +38,7 @@ from deduper.bench.workload import PERIOD_HOURS, SCHEMA, Workload
 from deduper.config.model import Config
 from deduper.service.job import run
 from deduper.sources.open import session_settings
-from deduper.spark.session import end_session, start_session
+from deduper.spark.session import changed_settings, end_session, start_session
 from deduper.window.progress import BatchProgress
 from deduper.window.table_folder import table_folders
 
@@ -275,7 +274,7 @@ class Lane:
         contender = self.spec.contender
         assert contender.pipeline is not None
         settings = {**shuffles(self.spec.shards), **contender.settings}
-        with with_spark_settings(session, settings):
+        with changed_settings(session, settings):
             rows = self._rows.stream(session, self.work, batch_rows)
             query = (
                 self._outputs.writer(PIPELINES[contender.pipeline](rows))
@@ -413,21 +412,6 @@ class Engine:
             self._session = self._given or start_session(self._config.name, session_settings(self._config))
             self._session.streams.addListener(self._listener)
         return self._session, self._listener
-
-
-@contextlib.contextmanager
-def with_spark_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {name: session.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, old)
 
 
 def _bytes(directory: Path, pattern: str) -> int:

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from deduper.bench.contenders import CONTENDERS, Contender
 from deduper.bench.ends import TopicOutputs, topic_section, topic_stream
-from deduper.bench.lanes import PIPELINES, remove_tables, service_config, shuffles, with_spark_settings
+from deduper.bench.lanes import PIPELINES, remove_tables, service_config, shuffles
 from deduper.bench.plan import LatencyPlan
 from deduper.bench.results.figures import LatencyResult
 from deduper.bench.topics import Topics
@@ -37,6 +37,7 @@ from deduper.bench.workload import Workload
 from deduper.errors import DeduperError
 from deduper.service.job import run
 from deduper.spark.failures import innermost_cause
+from deduper.spark.session import changed_settings
 from deduper.units import parse_duration
 from deduper.window.progress import BatchProgress
 
@@ -155,7 +156,7 @@ class _Run:
         stopped = threading.Event()
         before = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
         try:
-            with with_spark_settings(self.session, {**shuffles(plan.shards), **contender.settings}):
+            with changed_settings(self.session, {**shuffles(plan.shards), **contender.settings}):
                 records = topic_stream(self.session, self.topics.bootstrap, source, SCHEMA, int(plan.rate * 60))
                 query = (
                     outputs.writer(

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from deduper.service.windows import Windows
 from deduper.sources.protocol import PlannedSource, SourceBatch
 from deduper.spark.failures import plain_cause
 from deduper.spark.planned_stream import ADDRESS, FORMAT, PlannedPart, PlannedStream, Planner
+from deduper.spark.session import changed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class WindowStream:
             self._session.dataSource.register(PlannedStream)
             stream = self._session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
             writer = stream.writeStream.queryName(name).foreachBatch(self._judge).trigger(**trigger)
-            with _set(self._session, _SETTINGS):
+            with changed_settings(self._session, _SETTINGS):
                 query = writer.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start()
             self._follow(query)
 
@@ -151,19 +152,3 @@ class WindowStream:
                 yield
             except SourceAwayError as exc:
                 self._source.put_off(exc)
-
-
-@contextlib.contextmanager
-def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a session while a query is started; it takes them with it."""
-    before = {name: session.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, earlier)

@@ -255,6 +255,22 @@ def _our_signals() -> Iterator[None]:
         module.signal = theirs
 
 
+@contextlib.contextmanager
+def changed_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of a session for a while; a query that is started meanwhile takes them with it."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, earlier in before.items():
+            if earlier is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, earlier)
+
+
 def kill_children(but: Collection[int] = ()) -> None:
     """Kill the children of this process, except some: the JVM, whose workers end with it."""
     for child in psutil.Process().children():

@@ -29,6 +29,7 @@ from deduper.window.table_folder import table_settings
 logger = logging.getLogger(__name__)
 
 _NOTE = "store"
+_GONE = "tables of a store that is gone"
 UNUSED_US = 7 * 86_400_000_000
 _FOLDER = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{8})?")
 
@@ -42,7 +43,6 @@ class StaleTables:
     disk_dir: Path
     modified_us: int | None
     why: str
-    is_gone: bool = False
 
     @property
     def store_id(self) -> str:
@@ -69,14 +69,11 @@ class StaleTables:
 
 def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
     """Unused tables in the folders of this job, sorted by store."""
-    settings = table_settings(config)
-    memory, disk = Path(settings.memory_dir), Path(settings.disk_dir)
-    names = {path.name for top in (memory, disk) if top.is_dir() for path in top.iterdir()}
-    for folder in sorted(name for name in names if _FOLDER.fullmatch(name)):
+    for memory, disk, folder in _folders(config):
         used = [last_used_us(shard) for shard in _shards(memory, disk, folder)]
         last = max((time_us for time_us in used if time_us is not None), default=None)
         if _is_gone(disk / folder / _NOTE):
-            yield StaleTables(folder, memory, disk, last, "tables of a store that is gone", is_gone=True)
+            yield StaleTables(folder, memory, disk, last, _GONE)
         elif "-" not in folder:
             yield StaleTables(folder, memory, disk, None, "tables of an earlier release")
         elif last is None:
@@ -98,9 +95,22 @@ def note_store(config: Config, store_id: str) -> None:
 
 def remove_of_gone_stores(config: Config) -> None:
     """Remove the tables of stores that are gone from this job's folders of tables; what is in use stays."""
-    for tables in stale_tables(config, 0):
-        if tables.is_gone and tables.remove():
+    for memory, disk, folder in _folders(config):
+        # The note alone is read: a start is not to look at every table of the machine.
+        if not _is_gone(disk / folder / _NOTE):
+            continue
+        tables = StaleTables(folder, memory, disk, None, _GONE)
+        if tables.remove():
             logger.info("%s: removed, the store is gone", ", ".join(map(str, tables.paths)))
+
+
+def _folders(config: Config) -> Iterator[tuple[Path, Path, str]]:
+    """The folders of tables of all stores, by name, below those for memory and disk."""
+    settings = table_settings(config)
+    memory, disk = Path(settings.memory_dir), Path(settings.disk_dir)
+    names = {path.name for top in (memory, disk) if top.is_dir() for path in top.iterdir()}
+    for folder in sorted(name for name in names if _FOLDER.fullmatch(name)):
+        yield memory, disk, folder
 
 
 def _is_gone(note: Path) -> bool:
