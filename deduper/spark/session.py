@@ -78,6 +78,7 @@ _SETTINGS = {
 }
 
 _WORKERS_PYTHON = "spark.pyspark.python"
+_DRIVERS_PYTHON = "PYSPARK_DRIVER_PYTHON"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """A variable of a program that `spark-submit` runs: its JVM was there first, with options of its own."""
 _ON_CLUSTER = {
@@ -120,7 +121,7 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         builder = builder.config(setting, str(value).lower() if isinstance(value, bool) else str(value))
     children = {child.pid for child in psutil.Process().children()}
     try:
-        with _our_signals(), logged_jvm() as jvm:
+        with _our_signals(), _without_packages_of_sources(), logged_jvm() as jvm:
             session = builder.getOrCreate()
         _quiet(session)
         require_promises(session, requested)
@@ -135,6 +136,24 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         if reason:
             raise DeduperError(f"Spark did not start: {reason}; --verbose shows its log") from exc
         raise
+
+
+@contextlib.contextmanager
+def _without_packages_of_sources() -> Iterator[None]:
+    """A JVM that is started inside looks for no Python packages that bring data sources.
+
+    A query's start would wait more than a second for it, and no job uses one. Spark looks by the driver's Python, and
+    not if it is no program; all else it runs by the Python of the workers.
+    """
+    theirs = os.environ.get(_DRIVERS_PYTHON)
+    os.environ[_DRIVERS_PYTHON] = "no-python"
+    try:
+        yield
+    finally:
+        if theirs is None:
+            del os.environ[_DRIVERS_PYTHON]
+        else:
+            os.environ[_DRIVERS_PYTHON] = theirs
 
 
 def _quiet(session: SparkSession) -> None:
