@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -188,13 +188,16 @@ class _Rows:
         }
         parts = parts or [_NO_ROWS]
         self.verdict = np.concatenate([part.verdict for part in parts])
-        self._keys = tuple(np.concatenate([getattr(part, name) for part in parts]) for name in ("bucket", "hi", "lo"))
+        self._keys: tuple[Any, ...] = tuple(
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("bucket", "hi", "lo")
+        )
         self._keep = keep
         self._ranks = [part.rank for part in parts if part.rank is not None]
 
     def admitted(self) -> tuple[Int64s, SortedKeys]:
-        """(rows, keys) by key, without the errors."""
+        """(rows, keys) by key, without the errors. Called once."""
         rows, keys = in_order(*self._keys)
+        self._keys = ()  # they take as much memory as the sorted ones
         if self.verdict.any():
             admitted = self.verdict[rows] == Verdict.NEW
             rows, keys = rows[admitted], keys.chosen(admitted)

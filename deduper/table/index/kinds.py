@@ -20,13 +20,13 @@ _KINDS: Mapping[str, type[TableIndex]] = {
     "simple": SimpleIndex,
     "external": ExternalIndex,
 }
-_WITHOUT_OPTIONS = ("exact", "bloom", "simple")
+_WITHOUT_OPTIONS = ("exact", "simple")
 _WRITE = "write `exact`, `bloom`, `simple`, `external`, or a class of your own as `package.module:Class`"
 _METHODS = ("open", "view", "rebuild", "status", "columns_of")
 
 
 def index_of(kind: str, options: Mapping[str, Any]) -> TableIndex:
-    """The index of a kind; `options` are the keyword arguments of `external` and of one's own class.
+    """The index of a kind; `options` are the keyword arguments of `bloom`, `external` and one's own class.
 
     Raises:
         SettingError: of `index.kind` or `index.options`, naming what is wrong.

@@ -73,17 +73,58 @@ def read_keys(
         TableError: it cannot be read.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
-        yield from pool.map(lambda one: _keys_of_file(root, one[0], one[1], columns, salt, among), numbered)
+        yield from pool.map(lambda one: joined([*key_parts(root, one[0], one[1], columns, salt, among)]), numbered)
 
 
-def _keys_of_file(
-    root: Path, number: int, file: DataFile, columns: KeyColumns, salt: bytes, among: tuple[int, int]
-) -> FileKeys:
-    parts: list[FileKeys] = []
+def key_steps(
+    root: Path, numbered: Sequence[tuple[int, DataFile]], columns: KeyColumns, salt: bytes, most: int
+) -> Iterator[FileKeys]:
+    """The keys of all files, about `most` at a time: a file with more is in several steps, so it may be of any size.
+
+    Raises: as `read_keys`.
+    """
+
+    def read(one: tuple[int, DataFile]) -> FileKeys | None:
+        """The keys of a file; None for a large one, which is read alone."""
+        number, file = one
+        with opened(root, file) as parquet:
+            if parquet.metadata.num_rows > most:
+                return None
+            return joined([*_parts(parquet, root, number, file, columns, salt)])
+
+    held: list[FileKeys] = []
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
+        for (number, file), keys in zip(numbered, pool.map(read, numbered), strict=True):
+            for part in key_parts(root, number, file, columns, salt) if keys is None else [keys]:
+                held.append(part)
+                if sum(of.count for of in held) >= most:
+                    step, held = joined(held), []
+                    yield step
+    yield joined(held)
+
+
+def key_parts(
+    root: Path, number: int, file: DataFile, columns: KeyColumns, salt: bytes, among: tuple[int, int] = ALL
+) -> Iterator[FileKeys]:
+    """The keys of a file, of some rows at a time.
+
+    Raises: as `read_keys`.
+    """
     with opened(root, file) as parquet:
-        for arrays in key_arrays(parquet, root, file, columns):
-            parts.append(_keys_of_arrays(arrays, number, columns, salt, among))
-    return joined(parts)
+        yield from _parts(parquet, root, number, file, columns, salt, among)
+
+
+def _parts(
+    parquet: pq.ParquetFile,
+    root: Path,
+    number: int,
+    file: DataFile,
+    columns: KeyColumns,
+    salt: bytes,
+    among: tuple[int, int] = ALL,
+) -> Iterator[FileKeys]:
+    for arrays in key_arrays(parquet, root, file, columns):
+        yield _keys_of_arrays(arrays, number, columns, salt, among)
 
 
 def key_arrays(

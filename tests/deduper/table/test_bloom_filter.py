@@ -10,12 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
+from numpy.typing import NDArray
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexDamagedError
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.bloom.filter import FilterOwner, decode_filter, encode_filter, filter_words, may_have
+from deduper.table.index.bloom.filter import (
+    FilterOwner,
+    add_keys,
+    bits_for,
+    decode_filter,
+    empty_words,
+    encode_filter,
+    may_have,
+)
 from deduper.table.index.bloom.kind import BloomIndex
 from deduper.table.index.bloom.state import (
     FILTERS,
@@ -26,6 +36,7 @@ from deduper.table.index.bloom.state import (
     read_state,
     write_state,
 )
+from deduper.table.index.keys import UInt64s
 from deduper.table.index.matching import bounds_of
 from deduper.table.index.protocol import Condition
 from deduper.table.query.filter import filter_exists
@@ -49,9 +60,17 @@ STATE = BloomState(
 )
 
 
+def filter_words(keys: UInt64s, bits: int = 12) -> NDArray[np.uint32]:
+    """A filter of these keys, added in two parts."""
+    words = empty_words(len(keys), bits)
+    for part in np.array_split(keys, 2):
+        add_keys(words, part)
+    return words
+
+
 @pytest.mark.parametrize("count", [0, 1, 21, 22, 1000, 100_000])
 def test_a_filter_has_its_keys(count: int) -> None:
-    """Every one passes; of others about 1 in 300, and none of an empty filter's; 12 bits a key."""
+    """Every one passes; of others 1 in 185, and none of an empty filter's; 12 bits a key."""
     rng = np.random.default_rng(count)
     keys, others = (rng.integers(0, 1 << 64, size, np.uint64) for size in (count, 100_000))
     words = filter_words(keys)
@@ -59,6 +78,48 @@ def test_a_filter_has_its_keys(count: int) -> None:
     assert len(words) == 8 * -(-12 * count // 256)
     passed = int(may_have(words, others).sum())
     assert passed <= (0 if not count else 1200 if count < 1000 else 600)
+
+
+@pytest.mark.parametrize("fpp", [0.5, 0.1, 0.01, 0.006, 0.001, 0.0001])
+def test_as_many_keys_pass_as_were_asked_for(fpp: float) -> None:
+    """With the fewest bits a key that do it, and hardly fewer keys; 12 bits are the default's."""
+    bits = bits_for(fpp)
+    assert (bits == 12) == (fpp == 0.006)
+    rng = np.random.default_rng(bits)
+    keys, others = (rng.integers(0, 1 << 64, size, np.uint64) for size in (100_000, 1_000_000))
+    passed = [may_have(filter_words(keys, some), others).mean() for some in (bits, bits - 1)]
+    assert passed[0] < 1.2 * fpp < 1.5 * passed[1]
+
+
+def test_a_filter_of_another_fpp_is_read_as_it_is(place: Place) -> None:
+    """A change holds for new filters; a rebuild makes all of them anew."""
+
+    def sizes() -> list[int]:
+        state = read_state(BloomIndex().folder(place.root))
+        assert state is not None
+        return [file.size_bytes for file in state.files]
+
+    place.index = "bloom"
+    place.load([(key, "a", 0) for key in range(1000)])
+    place.index = "{kind: bloom, options: {fpp: 0.0001}}"
+    assert place.load([(key, "b", day) for key in range(1000) for day in (0, 1)]).new == 1000
+    old, new = sizes()
+    assert new > 2 * old - 100
+    assert verify(place.config()).is_sound
+    rebuild(place.config())
+    assert sizes() == [new, new]
+    assert verify(place.config()).is_sound
+
+
+def test_a_filter_has_room_for_keys_that_are_null(tmp_path: Path) -> None:
+    """Another writer's rows without a key are in no filter; of a file that has no others, no key passes."""
+    place = Place(tmp_path, "delta", "bloom")
+    place.load([(1, "a", 0)])
+    for keys in ([None, 2, None], [None]):
+        write_deltalake(str(place.root), arrow([(key, "f", 1) for key in keys]), mode="append", partition_by=["d"])
+    receipt = place.load([(1, "b", 0), (2, "b", 1), (3, "b", 1)])
+    assert (receipt.found, receipt.new, receipt.read_files) == (2, 1, 2)
+    assert verify(place.config()).is_sound
 
 
 def test_the_bits_are_those_of_the_page() -> None:
@@ -95,6 +156,9 @@ def test_every_cut_and_every_flipped_bit_is_found(tmp_path: Path) -> None:
     for one in (*wrong, data + b"\0"):
         with pytest.raises((CorruptionError, UnknownFormatError)):
             decode_filter(one, OWNER, "f")
+    without_words = encode_filter(OWNER, np.zeros(0, np.uint32))
+    with pytest.raises(CorruptionError):
+        decode_filter(without_words, OWNER, "f")
     for owner in (
         replace(OWNER, index_id="00" * 16),
         replace(OWNER, number=8),
@@ -171,7 +235,7 @@ def test_a_filter_without_its_keys_is_found(place: Place) -> None:
     assert state is not None
     (file,) = state.files
     path = (BloomIndex().folder(place.root) / FILTERS) / state.name(file)
-    path.write_bytes(encode_filter(state.owner(file), filter_words(KEYS[:20])))
+    path.write_bytes(encode_filter(state.owner(file), empty_words(20, 12)))
     report = verify(place.config())
     assert (report.missing, report.extra) == (20, 0)
     rebuild(place.config())

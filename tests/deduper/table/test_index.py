@@ -17,6 +17,7 @@ from bucket_store.errors import CorruptionError
 from bucket_store.pieces.piece import Entries, PieceRef
 from deduper.table.columns import KeyColumns, key_columns
 from deduper.table.formats.protocol import DataFile
+from deduper.table.index import reading
 from deduper.table.index.entries import FileKeys, SortedKeys, in_order, layers
 from deduper.table.index.exact import index as indexing
 from deduper.table.index.exact import lookup
@@ -40,7 +41,8 @@ def slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes with which the keys of a few files make several slices."""
+    """Sizes with which the keys of a few files make several slices, and those of one file several pieces."""
+    monkeypatch.setattr(reading, "_BATCH_ROWS", 3)
     monkeypatch.setattr(indexing, "_PIECE_ROWS", 8)
     monkeypatch.setattr(indexing, "_MOST_MERGED", 16)
     monkeypatch.setattr(indexing, "_MOST_YOUNG", 12)
@@ -142,6 +144,22 @@ def test_a_key_in_two_files_stays_when_one_goes(columns: KeyColumns, tmp_path: P
     assert look_up(index, [one, two], columns, [(2, 0)]) == [[one.path, two.path]]
     assert look_up(index, [two], columns, [(1, 0), (2, 0), (3, 0)]) == [[], [two.path], [two.path]]
     assert look_up(index, [], columns, [(1, 0), (2, 0)]) == [[], []]
+
+
+@pytest.mark.parametrize("rows", [7, 8, 9, 40])
+def test_the_keys_of_a_file_of_any_size_are_read_in_steps(
+    rows: int, columns: KeyColumns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more of them are in memory at once than a step has; a key that a file has twice counts once."""
+    make_small(monkeypatch)
+    files = Files(tmp_path / "table")
+    live = [files.add([*range(rows), *range(0, rows, 3)], 0), files.add([1, 2, 50], 0), files.add([], 1)]
+    index = PieceIndex(tmp_path / "index", columns)
+    index.catch_up(files.root, live)
+    check(index, files, live, columns, 60)
+    steps = [*reading.key_steps(files.root, [*enumerate(live)], columns, index.salt, 8)]
+    assert max(step.count for step in steps) < 8 + max(8, 3)
+    assert sum(step.count for step in steps) == sum(map(len, files.keys.values()))
 
 
 def test_rows_are_sorted_whatever_the_buckets_are() -> None:

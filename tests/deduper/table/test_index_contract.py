@@ -339,7 +339,20 @@ def test_kinds_beside_each_other(place: Place) -> None:
         ("index: {kind: 'no.module:Class'}\n", "1:15: index.kind: `no.module:Class` cannot be imported: No module"),
         ("index: 'pathlib:No'\n", "1:8: index: `pathlib:No` cannot be imported"),
         ("index: 'pathlib:Path'\n", "1:8: index: `pathlib:Path` is no class of an index: it has no `view`"),
-        ("index: {kind: bloom, options: {bits: 5}}\n", "1:31: index.options: `bloom` has none; leave them out"),
+        ("index: {kind: exact, options: {bits: 5}}\n", "1:31: index.options: `exact` has none; leave them out"),
+        (
+            "index: {kind: bloom, options: {bits: 5}}\n",
+            "1:31: index.options: `bloom` does not take them: BloomIndex.__init__() got an unexpected keyword argument "
+            "'bits'; its options are fpp",
+        ),
+        *(
+            (
+                f"index: {{kind: bloom, options: {{fpp: {fpp}}}}}\n",
+                f"1:31: index.options: `fpp` is {fpp}, and is the share of absent keys for which a file is read all "
+                "the same; write a number from 0.00001 to 0.5",
+            )
+            for fpp in ("0", "0.6", "-1", "'a'", "[1]")
+        ),
         (
             "index: {kind: 'tests.deduper.table.own_index:DictIndex', options: {no: 5}}\n",
             "1:67: index.options: `tests.deduper.table.own_index:DictIndex` does not take them",

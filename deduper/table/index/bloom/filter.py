@@ -6,21 +6,23 @@ endian. Its body:
     0  index    16 bytes, the id of the index
    16  file     u32, the number of the data file
    20  keys     u64, the rows with a key
-   28  blocks   u32, ceil(12 * keys / 256)
+   28  blocks   u32, ceil(bits a key * rows / 256)
    32  words    8 u32 a block
 
 A reader refuses a body of another length, and a filter of another index, file or number of keys than the state names
 (CorruptionError). A cut or changed byte breaks the checksum.
 
 Bits are those of a split block bloom filter, as Parquet's: the key's `hi` chooses block `((hi >> 32) * blocks) >> 32`,
-and in each of its 8 words bit `(u32(hi) * SALT[word] mod 2^32) >> 27`. With 12 bits a key, 1 key in about 300 that the
-file does not have passes. Sorted digests touch a filter from its begin to its end.
+and in each of its 8 words bit `(u32(hi) * SALT[word] mod 2^32) >> 27`. With 12 bits a key, 1 key in 185 that the file
+does not have passes. Sorted digests touch a filter from its begin to its end.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
+from math import exp, lgamma, log
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +38,10 @@ _VERSION = 1
 _HEAD = struct.Struct("<16sIQI")
 _WORDS = 8
 _BLOCK_BITS = 256
-_KEY_BITS = 12
+_BITS = 32
+"""Of a word."""
+_MOST_KEYS = 600
+"""More keys in a block are not worth counting, with 3 bits a key or more."""
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], np.uint64
 )
@@ -54,12 +59,31 @@ class FilterOwner:
     keys: int
 
 
-def filter_words(hi: UInt64s) -> NDArray[np.uint32]:
-    """The words of a filter of these keys."""
-    words = np.zeros(_WORDS * -(-_KEY_BITS * len(hi) // _BLOCK_BITS), np.uint32)
+@cache
+def bits_for(fpp: float) -> int:
+    """The fewest bits a key with which so many of the keys pass that a file does not have."""
+    return next(bits for bits in range(1, 257) if _passing(bits) <= fpp)
+
+
+def _passing(bits: int) -> float:
+    """The share of the keys that pass: a block gets its keys by chance, so some blocks are fuller than others."""
+    mean = _BLOCK_BITS / bits
+    share = 0.0
+    for keys in range(1, _MOST_KEYS):
+        of_blocks = exp(keys * log(mean) - mean - lgamma(keys + 1))
+        share += of_blocks * (1 - (1 - 1 / _BITS) ** keys) ** _WORDS
+    return share
+
+
+def empty_words(rows: int, bits: int) -> NDArray[np.uint32]:
+    """The words of a filter without a key yet, with so many bits for each row of a file."""
+    return np.zeros(_WORDS * -(-bits * rows // _BLOCK_BITS), np.uint32)
+
+
+def add_keys(words: NDArray[np.uint32], hi: UInt64s) -> None:
+    """Adds keys to a filter."""
     if len(hi):
         _add(words, np.ascontiguousarray(hi))
-    return words
 
 
 def may_have(words: NDArray[np.uint32], hi: UInt64s) -> NDArray[np.bool_]:
@@ -83,16 +107,15 @@ def decode_filter(data: bytes, owner: FilterOwner, file: str) -> NDArray[np.uint
         CorruptionError, UnknownFormatError: it is not whole, or another's.
     """
     body = unframe(data, magic=_MAGIC, version=_VERSION, file=file)
-    blocks = -(-_KEY_BITS * owner.keys // _BLOCK_BITS)
-    wanted = (bytes.fromhex(owner.index_id), owner.number, owner.keys, blocks)
-    found = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else ()
-    if found != wanted or len(body) != _HEAD.size + 4 * _WORDS * blocks:
+    wanted = (bytes.fromhex(owner.index_id), owner.number, owner.keys)
+    *found, blocks = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (0,)
+    if tuple(found) != wanted or len(body) != _HEAD.size + 4 * _WORDS * blocks or (owner.keys and not blocks):
         raise CorruptionError(
             "head and length of a filter",
             file=file,
             offset=BODY_OFFSET,
             expected=(wanted, _HEAD.size + 4 * _WORDS * blocks),
-            found=(found, len(body)),
+            found=(tuple(found), len(body)),
         )
     return np.frombuffer(body, "<u4", offset=_HEAD.size)
 

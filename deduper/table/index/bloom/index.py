@@ -10,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bucket_store import failpoints
@@ -24,18 +26,19 @@ from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns
 from deduper.table.errors import IndexDamagedError
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.bloom.filter import encode_filter, filter_words, may_have, read_filter
+from deduper.table.index.bloom.filter import add_keys, bits_for, empty_words, encode_filter, may_have, read_filter
 from deduper.table.index.bloom.state import FILTERS, FORM, BloomState, FilteredFile, bound_texts, bound_value
 from deduper.table.index.candidates import Asked, ReadKeys
 from deduper.table.index.entries import FileKeys
-from deduper.table.index.kept import KeptIndex, serving
+from deduper.table.index.kept import STATE, KeptIndex, serving
 from deduper.table.index.keys import Int64s
 from deduper.table.index.matching import bounded_column, bounds_of, value_of
 from deduper.table.index.protocol import AddedKeys, Differences, WrittenFile
-from deduper.table.index.reading import grouped, opened, read_keys, rows_of
+from deduper.table.index.reading import grouped, key_parts, opened, rows_of
 
 _STEP_ROWS = 4 << 20
 """About so many keys are read for a state: an interrupted building continues after the last one."""
+_THREADS = 4
 
 
 class FilterIndex(KeptIndex[BloomState]):
@@ -43,6 +46,10 @@ class FilterIndex(KeptIndex[BloomState]):
 
     form = FORM
     parts = FILTERS
+
+    def __init__(self, folder: Path, columns: KeyColumns, fpp: float, state_file: str = STATE) -> None:
+        self._key_bits = bits_for(fpp)
+        super().__init__(folder, columns, state_file)
 
     def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
         """See `KeyIndex`. The files are read, for the ranges of their values."""
@@ -75,29 +82,32 @@ class FilterIndex(KeptIndex[BloomState]):
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
         """Makes the filters of files; the state names them all at once."""
         numbered = list(enumerate(files, self._state.next_number))
-        added = []
-        for (number, file), keys in zip(
-            numbered, read_keys(root, numbered, self._columns, self._state.salt), strict=True
-        ):
-            words = filter_words(keys.hi)
-            least, greatest = self._bounds(root, file)
-            made = FilteredFile(number, file.path, file.size, file.stamp, keys.count, 0, least, greatest)
-            data = encode_filter(self._state.owner(made), words)
-            path = self._folder / FILTERS / self._state.name(made)
-            LOCAL.remove(path)  # of an interrupted step
-            place_new(LOCAL, path, data)
-            added.append(replace(made, size_bytes=len(data)))
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
+            added = tuple(pool.map(lambda one: self._filtered(root, *one), numbered))
         failpoints.hit("index.piece")
         number = self._state.next_number + len(files)
-        self._write(replace(self._state, next_number=number, files=(*self._state.files, *added)))
+        self._write(replace(self._state, next_number=number, files=self._state.files + added))
         failpoints.hit("index.state")
 
-    def _bounds(self, root: Path, file: DataFile) -> tuple[str | None, str | None]:
-        column = bounded_column(self._columns)
-        if column is None:
-            return None, None
+    def _filtered(self, root: Path, number: int, file: DataFile) -> FilteredFile:
+        """A file with its filter, which is placed. Thread-safe."""
         with opened(root, file) as parquet:
-            return bound_texts(bounds_of(parquet.metadata, column))
+            footer = parquet.metadata
+        words = empty_words(footer.num_rows, self._key_bits)
+        keys = 0
+        for part in key_parts(root, number, file, self._columns, self._state.salt):
+            add_keys(words, part.hi)
+            keys += part.count
+        made = FilteredFile(number, file.path, file.size, file.stamp, keys, 0, *self._bounds(footer))
+        data = encode_filter(self._state.owner(made), words)
+        path = self._folder / FILTERS / self._state.name(made)
+        LOCAL.remove(path)  # of an interrupted step
+        place_new(LOCAL, path, data)
+        return replace(made, size_bytes=len(data))
+
+    def _bounds(self, footer: pq.FileMetaData) -> tuple[str | None, str | None]:
+        column = bounded_column(self._columns)
+        return (None, None) if column is None else bound_texts(bounds_of(footer, column))
 
 
 class FilterView:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +33,12 @@ from deduper.table.index.exact.state import FORM, IndexState
 from deduper.table.index.exact.version import EntryKeys, telling_damage
 from deduper.table.index.kept import STATE, KeptIndex, NumberedFile
 from deduper.table.index.protocol import ABSENT, NO_TARGET, AddedKeys, WrittenFile
-from deduper.table.index.reading import grouped, read_keys, rows_of
+from deduper.table.index.reading import grouped, key_steps, rows_of
 
 _PIECES = "pieces"
 _PIECE_ROWS = 4 << 20
-"""About so many keys are read for a piece: an interrupted building continues after the last whole one."""
+"""About so many keys are read for a piece. The state is written when it has those of whole files: an interrupted
+building continues there."""
 _MOST_MERGED = 4 << 20
 """Keys of the largest merge of young pieces, which is in memory as a whole: some 100 bytes each."""
 _MOST_YOUNG = 8 << 20
@@ -128,7 +130,8 @@ class PieceIndex(KeptIndex[IndexState]):
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
         numbered = list(enumerate(files, self._state.next_number))
-        self._enter(files, layers(joined(list(read_keys(root, numbered, self._columns, self.salt)))))
+        steps = key_steps(root, numbered, self._columns, self.salt, _PIECE_ROWS)
+        self._enter(files, chain.from_iterable(map(layers, steps)))
 
     def _enter(
         self, files: Sequence[DataFile], entries: Iterable[Entries], heirs: Mapping[int, DataFile] | None = None

@@ -62,7 +62,11 @@ def all_files(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys)
             files.append(file.astype(np.int64))
     place, number = np.concatenate(places), np.concatenate(files)
     order = np.argsort(place, kind="stable")
-    return place[order], number[order]
+    place, number = place[order], number[order]
+    # A large file may have a key twice, in two pieces: the second follows the first.
+    is_next = np.ones(len(place), np.bool_)
+    is_next[1:] = (place[1:] != place[:-1]) | (number[1:] != number[:-1])
+    return place[is_next], number[is_next]
 
 
 @dataclass(frozen=True, slots=True)

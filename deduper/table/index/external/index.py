@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +19,14 @@ from numpy.typing import NDArray
 from bucket_store import failpoints
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import bucket_of, counted_files, files_of_buckets, in_order, joined
+from deduper.table.index.entries import bucket_of, counted_files, files_of_buckets, in_order
 from deduper.table.index.external.asked import WrittenKeys
 from deduper.table.index.external.server import EvictingError, ServedEntries
 from deduper.table.index.external.settings import ServerAddress
 from deduper.table.index.external.state import FORM, ServedFile, ServedState, new_token
 from deduper.table.index.kept import REBUILDING, STATE, KeptIndex
 from deduper.table.index.protocol import AddedKeys, WrittenFile
-from deduper.table.index.reading import grouped, read_keys, rows_of
+from deduper.table.index.reading import grouped, key_steps, rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -152,11 +153,14 @@ class ServedIndex(KeptIndex[ServedState]):
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
         numbered = list(enumerate(files, self._served.take_numbers(len(files))))
-        keys = joined(list(read_keys(root, numbered, self._columns, self._state.salt)))
-        _, found = in_order(keys.file.astype(np.int64), keys.hi, keys.lo)
-        once = found.chosen(~found.again())
-        self._served.add(self._writer, once.digests, once.bucket.astype(np.uint32), self._live())
-        counts = counted_files(once.bucket)
+        live = self._live(())
+        counts: Counter[int] = Counter()
+        for keys in key_steps(root, numbered, self._columns, self._state.salt, _STEP_ROWS):
+            _, found = in_order(keys.file.astype(np.int64), keys.hi, keys.lo)
+            once = found.chosen(~found.again())
+            self._served.add(self._writer, once.digests, once.bucket.astype(np.uint32), live)
+            counts += counted_files(once.bucket)
+            live = self._live(number for number, _ in numbered)
         self._step(numbered, [counts[number] for number, _ in numbered])
 
     def _step(self, numbered: Iterable[tuple[int, DataFile]], keys: Iterable[int]) -> None:
@@ -172,8 +176,9 @@ class ServedIndex(KeptIndex[ServedState]):
         self._write(self._state.with_files(added))
         failpoints.hit("index.state")
 
-    def _live(self) -> NDArray[np.bool_]:
-        numbers = [file.number for file in self._state.files]
+    def _live(self, begun: Iterable[int]) -> NDArray[np.bool_]:
+        """Whether an entry of each number stays: those of the state's files, and those that are being added."""
+        numbers = [*(file.number for file in self._state.files), *begun]
         live = np.zeros(max(numbers, default=-1) + 1, np.bool_)
         live[numbers] = True
         return live
