@@ -31,6 +31,7 @@ def run_load(loaded: LoadedLoad) -> LoadReceipt:
             keep=config.rule,
             duplicates=config.duplicates,
             errors=config.errors,
+            target_file_bytes=config.target_file_bytes,
             keep_versions=config.keep_versions,
         )
 

@@ -20,6 +20,7 @@ from deduper.table.receipt import LoadReceipt, load_receipt
 from deduper.table.schema import require_same
 from deduper.table.text_batch import TextBatch
 from deduper.table.write.lock import locked
+from deduper.table.write.new_files import TARGET_FILE_BYTES
 from deduper.table.write.operation import Work
 from deduper.table.write.staging import require_free_names
 from deduper.table.write.steps import WriteSteps
@@ -37,12 +38,13 @@ def load(
     keep: str | Keep = "first",
     duplicates: str | Path | None = None,
     errors: str | Path | None = None,
+    target_file_bytes: int = TARGET_FILE_BYTES,
     keep_versions: int = 0,
     lock_timeout_s: float = 60.0,
 ) -> LoadReceipt:
     """Adds the rows whose keys the table does not have; all others are duplicates or errors.
 
-    `index`: its kind by name, or one that `index_of` made.
+    `index`: its kind by name, or one that `index_of` made. `target_file_bytes`: about the size of new files.
 
     `rows`: an Arrow table, anything that exports one (`__arrow_c_stream__`: pandas, Polars, DuckDB), or a `Batch`.
 
@@ -65,7 +67,8 @@ def load(
         raise SettingError(clash.name, clash.what, clash.write)
     operation = _Load(batch, opened.root, columns, rule)
     with locked(opened.root, lock_timeout_s):
-        return load_receipt(WriteSteps(batch, opened, columns, kind, operation, folders).run())
+        steps = WriteSteps(batch, opened, columns, kind, operation, folders, target_file_bytes)
+        return load_receipt(steps.run())
 
 
 @dataclass(frozen=True, slots=True)

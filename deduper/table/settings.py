@@ -22,6 +22,8 @@ from deduper.table.index.kinds import index_of
 from deduper.table.index.protocol import TableIndex
 from deduper.table.judge import Keep
 from deduper.table.text_batch import TextBatch
+from deduper.table.write.new_files import TARGET_FILE_BYTES
+from deduper.units import format_size
 
 
 class LoadSource(Section):
@@ -92,6 +94,7 @@ class LoadConfig(OwnFile):
     index: IndexSetting = Field(default=IndexSetting(), examples=["exact"])
     keep: Literal["first", "last"] | Greatest = "first"
     update_partition_path: bool = True
+    target_file_bytes: Size = Field(default=TARGET_FILE_BYTES, examples=["128MiB"])
     small_file_bytes: Size | None = Field(default=None, examples=["32MiB"])
     keep_versions: int = Field(default=0, ge=0)
     duplicates: LocalPath | None = None
@@ -109,6 +112,13 @@ class LoadConfig(OwnFile):
         ):
             if clash.name != "table":
                 raise refusal(clash.what, clash.write, at=(clash.name,))
+        return self
+
+    @model_validator(mode="after")
+    def _small_files_are_small(self) -> LoadConfig:
+        if self.small_file_bytes is not None and self.small_file_bytes > self.target_file_bytes:
+            what = f"files are filled up to `target_file_bytes`, {format_size(self.target_file_bytes)}"
+            raise refusal(what, "write less than that, or more there", at=("small_file_bytes",))
         return self
 
     @property

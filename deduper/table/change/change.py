@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from deduper.table.batch import Batch
 from deduper.table.change.rewrite import Destination, FileRewrite
-from deduper.table.change.workload import Workload, workload
+from deduper.table.change.workload import Filling, Workload, workload
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import TableUsageError, UnsupportedTableError
 from deduper.table.formats.protocol import Snapshot
@@ -25,7 +25,7 @@ Kind = Literal["upsert", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """See `Operation`. The batch of a delete has keys, and may lack all other columns."""
+    """See `Operation`. The batch of a delete has keys, and may lack all other columns; it has no `filling`."""
 
     kind: Kind
     batch: Batch
@@ -33,7 +33,7 @@ class Change:
     columns: KeyColumns
     keep: Keep
     update_partition_path: bool
-    small_file_bytes: int | None
+    filling: Filling | None
 
     def require_fit(self, before: Snapshot) -> None:
         """See `Operation`."""
@@ -71,8 +71,7 @@ class Change:
     def workload(self, version: VersionKeys) -> Workload:
         """The batch against a version of the table."""
         verdicts = judge_changes(self.batch, self.columns, self.keep, version, self._asked)
-        small = self.small_file_bytes if self.kind == "upsert" else None
-        return workload(self.batch, self.columns, verdicts, version, small)
+        return workload(self.root, self.batch, self.columns, verdicts, version, self.filling)
 
     @property
     def _asked(self) -> Sequence[KeyColumn]:

@@ -54,6 +54,7 @@ class FileRewrite:
         self._notes: dict[int, dict[bytes, bytes]] = {}
         self._place = place
         self._work = work
+        self._room = dict(work.room)
         self._first = work.verdicts.first_files()
         self._target = np.full(len(self._first), _NOT_PLACED)
         self._wanted = WantedKeys(work.verdicts.found, place.columns, salt)
@@ -153,17 +154,25 @@ class FileRewrite:
         free = np.flatnonzero(target == NO_TARGET)
         target = target.copy()
         if not by:
-            target[free] = self._work.filled[()]
+            number = self._work.filled[()]
+            target[self._fitting(number, free)] = number
             return target
         names = [str(at) for at in range(len(by))]  # "row" is none of them
         plain = [plain_of(arrays[column.name], column).take(pa.array(free)) for column in by]
         rows = pa.Table.from_arrays([*plain, pa.array(free)], [*names, "row"])
         groups = rows.group_by(names).aggregate([("row", "list")])
         partitions = zip(*(groups[name].to_pylist() for name in names), strict=True)
-        numbers = np.array([self._work.filled.get(partition, NO_TARGET) for partition in partitions], np.int64)
-        of_groups = groups["row_list"].combine_chunks()
-        target[of_groups.flatten().to_numpy()] = np.repeat(numbers, of_groups.value_lengths().to_numpy())
+        for partition, of_group in zip(partitions, groups["row_list"].combine_chunks(), strict=True):
+            number = self._work.filled.get(partition, NO_TARGET)
+            if number != NO_TARGET:
+                target[self._fitting(number, of_group.values.to_numpy())] = number
         return target
+
+    def _fitting(self, number: int, rows: Int64s) -> Int64s:
+        """The first of the rows, as many as a file that is filled still takes."""
+        fitting = rows[: self._room[number]]
+        self._room[number] -= len(fitting)
+        return fitting
 
     def _of_file(self, number: int, file: DataFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file that stay; counts them and the others."""

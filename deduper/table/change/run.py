@@ -7,6 +7,7 @@ from pathlib import Path
 from deduper.table.batch import Batch
 from deduper.table.change.change import Change, Kind
 from deduper.table.change.receipt import ChangePlan, ChangeReceipt, change_plan, change_receipt
+from deduper.table.change.workload import Filling
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import Table
 from deduper.table.judge import Keep
@@ -40,10 +41,14 @@ def run_change(
     ports = {"errors": config.errors, "duplicates": config.duplicates if kind == "upsert" else None}
     folders = {name: Path(folder).resolve() for name, folder in ports.items() if folder is not None}
     with locked(table.root, lock_timeout_s):
-        return change_receipt(kind, WriteSteps(batch, table, columns, config.table_index, change, folders).run())
+        steps = WriteSteps(batch, table, columns, config.table_index, change, folders, config.target_file_bytes)
+        return change_receipt(kind, steps.run())
 
 
 def _change(kind: Kind, batch: Batch, table: Table, columns: KeyColumns, config: LoadConfig) -> Change:
+    filling = None
+    if kind == "upsert" and config.small_file_bytes is not None:
+        filling = Filling(config.small_file_bytes, config.target_file_bytes)
     return Change(
         kind=kind,
         batch=batch,
@@ -51,5 +56,5 @@ def _change(kind: Kind, batch: Batch, table: Table, columns: KeyColumns, config:
         columns=columns,
         keep=config.rule if kind == "upsert" else Keep(),
         update_partition_path=config.update_partition_path,
-        small_file_bytes=config.small_file_bytes,
+        filling=filling,
     )

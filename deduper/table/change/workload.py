@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile, PartitionValue
 from deduper.table.index.keys import plain_of
 from deduper.table.index.protocol import VersionKeys
+from deduper.table.index.reading import rows_of
 from deduper.table.judge import ChangeVerdicts, Verdict
 
 Partition = tuple[PartitionValue, ...]
@@ -22,31 +24,53 @@ Partition = tuple[PartitionValue, ...]
 class Workload:
     """Files by their numbers. `touched` hold keys of the batch; `filled` has the file that takes a partition's inserts.
 
-    A filled file may be a touched one.
+    A filled file may be a touched one; `room` has the rows that it takes.
     """
 
     verdicts: ChangeVerdicts
     touched: Mapping[int, DataFile]
     filled: Mapping[Partition, int]
+    room: Mapping[int, int]
     removed: Mapping[int, DataFile]
     """All of both: they are read and written again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Of new rows: files of less than `small_bytes` take them, up to about `target_bytes`."""
+
+    small_bytes: int
+    target_bytes: int
+
+
 def workload(
-    batch: Batch, columns: KeyColumns, verdicts: ChangeVerdicts, version: VersionKeys, small_file_bytes: int | None
+    root: Path,
+    batch: Batch,
+    columns: KeyColumns,
+    verdicts: ChangeVerdicts,
+    version: VersionKeys,
+    filling: Filling | None,
 ) -> Workload:
-    """The work for judged rows. `small_file_bytes`: new rows fill a file of less; None: none is filled."""
+    """The work for judged rows; without `filling`, no file is filled.
+
+    Raises:
+        FileVanishedError, TableError: the footer of a file that is filled cannot be read.
+    """
     touched = {number: version.files[number] for number in np.unique(verdicts.file).tolist()}
     filled: dict[Partition, int] = {}
-    if small_file_bytes is not None:
+    room: dict[int, int] = {}
+    if filling is not None:
         inserted = set(_partitions(batch, columns, verdicts))
-        small = {number: file for number, file in version.files.items() if file.size < small_file_bytes}
+        small = {number: file for number, file in version.files.items() if file.size < filling.small_bytes}
         # A file that is rewritten anyway, then the smallest, then the oldest.
         for number, file in sorted(small.items(), key=lambda one: (one[0] not in touched, one[1].size, one[0])):
             if file.partition in inserted:
                 filled.setdefault(file.partition, number)
+        files = [version.files[number] for number in filled.values()]
+        for number, file, rows in zip(filled.values(), files, rows_of(root, files), strict=True):
+            room[number] = (filling.target_bytes - file.size) * max(rows, 1) // file.size
     removed = touched | {number: version.files[number] for number in filled.values()}
-    return Workload(verdicts, touched, filled, dict(sorted(removed.items())))
+    return Workload(verdicts, touched, filled, room, dict(sorted(removed.items())))
 
 
 def _partitions(batch: Batch, columns: KeyColumns, verdicts: ChangeVerdicts) -> Iterator[Partition]:

@@ -1,4 +1,4 @@
-"""Rows for new files, by partition: one file each, with its rows in their order.
+"""Rows for new files, by partition: of each, files up to a size, with its rows in their order.
 
 Rows are copied once, into arrays of their partitions. A row group is written while the next rows are read; at
 the end, the rest of the partitions is written side by side, one a core.
@@ -22,35 +22,45 @@ from deduper.table.write.parquet_file import TableFile, Written
 from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP
 from deduper.table.write.side_by_side import each_written
 
+TARGET_FILE_BYTES = 128 << 20
+"""About Hudi's 120 MiB, and the 100 MiB of deltalake."""
 _OPEN_FILES = 512
 _MOST_HELD = 2 << 20
 """Rows in memory. With more, half of them are written, those of large partitions first, in smaller row groups."""
+_MOST_HELD_BYTES = 1 << 30
+_MOST_GROUP_BYTES = 64 << 20
+"""Of wide rows, fewer are held, and fewer make a row group."""
 _LONG_RUN = 1 << 10
 
 
 def write_new_files(
-    rows: Iterable[tuple[pa.RecordBatch, Int64s]], schema: pa.Schema, in_folders: Sequence[str], root: Path
+    rows: Iterable[tuple[pa.RecordBatch, Int64s]],
+    schema: pa.Schema,
+    in_folders: Sequence[str],
+    root: Path,
+    target_bytes: int,
 ) -> list[Written]:
-    """The files by path, below `root`. `rows`: record batches of `schema`, and which of their rows to write.
+    """The files in the order of their rows, below `root`. `rows`: record batches of `schema`, and their rows to write.
 
-    `in_folders`: the columns whose values folders have, and files do not; more than one file has a partition's rows
-    if many partitions have more than a row group.
+    `in_folders`: the columns whose values folders have, and files do not. A file ends with the row group that brings
+    it to `target_bytes`, unless only a smaller one is left; or sooner, if many partitions have more than a row group.
     """
-    with _Files(schema, in_folders, root) as files:
+    with _Files(schema, in_folders, root, target_bytes) as files:
         for records, places in rows:
             files.add(records, places)
         files.finish()
-    return sorted(files.written, key=lambda one: one.path)
+    return sorted(files.written, key=lambda one: (one.path.parent, int(one.path.stem)))
 
 
 class _Files:
     """The files; a context manager. Rows that are not written yet are held by their folder."""
 
-    def __init__(self, schema: pa.Schema, in_folders: Sequence[str], root: Path) -> None:
+    def __init__(self, schema: pa.Schema, in_folders: Sequence[str], root: Path, target_bytes: int) -> None:
         self.written: list[Written] = []
         self._schema = pa.schema([field for field in schema if field.name not in in_folders])
         self._root = root
         self._in_folders = in_folders
+        self._target_bytes = target_bytes
         self._folders: dict[tuple[Any, ...], str] = {}
         self._dictionaries: list[str] | bool | None = None
         self._held: dict[str, list[pa.RecordBatch]] = {}
@@ -63,17 +73,20 @@ class _Files:
         """Adds these rows."""
         if not len(rows):
             return
+        width = records.nbytes / records.num_rows
+        least = min(LEAST_ROW_GROUP, min(_MOST_GROUP_BYTES, self._target_bytes) / width)
+        most = min(_MOST_HELD, _MOST_HELD_BYTES / width)
         for folder, part in self._by_folder(records, rows):
             held = self._held.setdefault(folder, [])
             held.append(part)
-            if _rows(held) >= LEAST_ROW_GROUP:
+            if _rows(held) >= least:
                 self._write(folder)
         total = sum(map(_rows, self._held.values()))
-        if total > _MOST_HELD:
+        if total > most:
             for folder in sorted(self._held, key=lambda folder: -_rows(self._held[folder])):
                 total -= _rows(self._held[folder])
                 self._write(folder)
-                if total <= _MOST_HELD // 2:
+                if total <= most / 2:
                     break
 
     def finish(self) -> None:
@@ -130,7 +143,12 @@ class _Files:
         """Begins to write what is held for a folder, once all before is written."""
         rows = self._held.pop(folder)
         self._wait()
-        self._writing = self._writer.submit(lambda: self._file(folder).write(pa.Table.from_batches(rows), ROW_GROUP))
+        self._writing = self._writer.submit(self._write_group, folder, rows)
+
+    def _write_group(self, folder: str, rows: Sequence[pa.RecordBatch]) -> None:
+        if folder in self._open and self._open[folder].size_bytes >= self._target_bytes:
+            self.written.append(self._open.pop(folder).close())
+        self._file(folder).write(pa.Table.from_batches(rows), ROW_GROUP)
 
     def _wait(self) -> None:
         if self._writing is not None:

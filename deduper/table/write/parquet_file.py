@@ -53,6 +53,11 @@ class TableFile:
         if notes:
             self._writer.add_key_value_metadata(dict(notes))
 
+    @property
+    def size_bytes(self) -> int:
+        """What is written so far, without the footer."""
+        return self._path.stat().st_size
+
     def write(self, rows: pa.Table, row_group: int) -> None:
         """Adds rows, in groups of at most so many."""
         self._writer.write_table(rows, row_group)

@@ -48,11 +48,15 @@ PartitionTexts = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where a write of a table stages its rows. `ports`: the folders of `duplicates` and `errors`, or of one."""
+    """Where a write of a table stages its rows. `ports`: the folders of `duplicates` and `errors`, or of one.
+
+    `target_bytes`: of new files, those of the ports too.
+    """
 
     load: str
     table: Path
     ports: Mapping[str, Path]
+    target_bytes: int
 
     @property
     def folder(self) -> Path:
@@ -128,34 +132,38 @@ def _write_batch(
     waiting = WaitingRows(staging.rows.with_name("waiting"), schema)
     with ExitStack() as stack:
         ports = {
-            name: stack.enter_context(_PortWriter(port_staging(port, staging.load), batch, staging.load))
+            name: stack.enter_context(_PortWriter(port_staging(port, staging.load), batch, staging))
             for name, port in staging.ports.items()
         }
         make_directories(LOCAL, staging.rows)
         stack.enter_context(waiting)
         rows = _table_rows(batch, work, required, ports, waiting)
-        written = write_new_files(rows, schema, folders, staging.rows)
+        written = write_new_files(rows, schema, folders, staging.rows, staging.target_bytes)
     return waiting, ports, _new_files(staging.folder, staging.rows, written, staging.load)
 
 
 class _PortWriter:
-    """The rows of a port, one file; a context manager. Without rows there is no file."""
+    """The rows of a port, in files up to a size; a context manager. Without rows there is no file."""
 
-    def __init__(self, folder: Path, batch: Batch, load: str) -> None:
+    def __init__(self, folder: Path, batch: Batch, staging: Staging) -> None:
         self._folder = folder
         self._about = _ABOUT_LINES if batch.is_lines else _ABOUT
         self._schema = batch.schema.append(pa.field(ABOUT, self._about))
-        self._load = load
+        self._load = staging.load
+        self._target_bytes = staging.target_bytes
+        self._path = folder
         self._writer: pq.ParquetWriter | None = None
         self._footers: list[pq.FileMetaData] = []
         self.written: list[Written] = []
 
     def write(self, records: pa.RecordBatch, verdict: NDArray[np.int8], first_file: pa.Array) -> None:
         """Adds rows with their verdicts and first files; rows of text have BAD_LINE as their last column."""
-        path = self._folder / "0.parquet"
+        if self._writer is not None and self._path.stat().st_size >= self._target_bytes:
+            self._end()
         if self._writer is None:
             make_directories(LOCAL, self._folder)
-            self._writer = pq.ParquetWriter(path, self._schema, metadata_collector=self._footers)
+            self._path = self._folder / f"{len(self.written)}.parquet"
+            self._writer = pq.ParquetWriter(self._path, self._schema, metadata_collector=self._footers)
         reasons = pa.array([Verdict(code).reason for code in verdict.tolist()], pa.string())
         load = pa.repeat(self._load, len(verdict))
         *own, lines = (*records.columns, None) if self._about == _ABOUT else records.columns
@@ -167,9 +175,13 @@ class _PortWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self.written = [Written(self._folder / "0.parquet", footer, {}) for footer in self._footers]
+            self.written.append(Written(self._path, self._footers.pop(), {}))
+            self._writer = None
 
 
 def _table_rows(

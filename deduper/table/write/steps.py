@@ -72,7 +72,7 @@ class Outcome:
 
 
 class WriteSteps:
-    """A write whose lock is held. `ports` may have `duplicates` and `errors`."""
+    """A write whose lock is held. `ports` may have `duplicates` and `errors`; `target_bytes` is that of new files."""
 
     def __init__(
         self,
@@ -82,12 +82,14 @@ class WriteSteps:
         index: TableIndex,
         operation: Operation,
         ports: Mapping[str, Path],
+        target_bytes: int,
     ) -> None:
         self._batch = batch
         self._table = table
         self._columns = columns
         self._operation = operation
         self._ports = ports
+        self._target_bytes = target_bytes
         self._kind = index
         self._index: KeyIndex
 
@@ -147,7 +149,7 @@ class WriteSteps:
         """Steps 3 and 4; with the files in the places of others, as `Staged` has them."""
         make_directories(LOCAL, staging_folder(self._table.root, load))
         work = self._operation.judge(self._index, before)
-        staging = Staging(load, self._table.root, self._ports)
+        staging = Staging(load, self._table.root, self._ports, self._target_bytes)
         staged = stage(self._batch, work, self._columns.partition_by, before.required, staging)
         self._require_counts(work, staged.files, staged.ports)
         commit = Commit(

@@ -14,7 +14,7 @@ import pytest
 
 from deduper.table.index.keys import Int64s
 from deduper.table.write import new_files
-from deduper.table.write.new_files import write_new_files
+from deduper.table.write.new_files import TARGET_FILE_BYTES, write_new_files
 from deduper.table.write.parquet_file import Written
 
 SCHEMA = pa.schema([("day", pa.date32()), ("town", pa.string()), ("n", pa.int64())])
@@ -52,7 +52,7 @@ def test_each_partition_has_its_rows(
     """Its chosen rows and no others, in their order, in folders that mean the same as Arrow's; footers say the rows."""
     for name, value in limits.items():
         monkeypatch.setattr(new_files, name, value)
-    written = write_new_files(_rows(9, seed), SCHEMA, in_folders, tmp_path / "new")
+    written = write_new_files(_rows(9, seed), SCHEMA, in_folders, tmp_path / "new", TARGET_FILE_BYTES)
     wanted = pa.concat_tables(_wanted(9, seed))
     assert sum(one.footer.num_rows for one in written) == wanted.num_rows
     by = ds.partitioning(pa.schema([SCHEMA.field(name) for name in in_folders]), flavor="hive")
@@ -77,7 +77,7 @@ def test_each_partition_has_its_rows(
 def test_row_groups_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All row groups of a file but the last have at least the fewest rows."""
     monkeypatch.setattr(new_files, "LEAST_ROW_GROUP", 700)
-    written = write_new_files(_rows(20, 1, days=2), SCHEMA, ("day",), tmp_path)
+    written = write_new_files(_rows(20, 1, days=2), SCHEMA, ("day",), tmp_path, TARGET_FILE_BYTES)
     assert len(written) == 2
     for one in written:
         *groups, _ = _groups([one])
@@ -85,11 +85,41 @@ def test_row_groups_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert min(groups) >= 700
 
 
+@pytest.mark.parametrize("in_folders", [(), ("day",)])
+def test_files_end_at_the_target(tmp_path: Path, in_folders: tuple[str, ...]) -> None:
+    """Each but the last of a partition has the target's bytes, and no row group more; rows go on in their order."""
+    target = 10_000
+    written = write_new_files(_rows(60, 3, days=2), SCHEMA, in_folders, tmp_path, target)
+    folders = [one.path.parent for one in written]
+    assert folders == sorted(folders)
+    for folder in set(folders):
+        parts = [one for one in written if one.path.parent == folder]
+        assert len(parts) > 3
+        for part in parts[:-1]:
+            *_, last = (part.footer.row_group(group) for group in range(part.footer.num_row_groups))
+            size = part.path.stat().st_size
+            assert target <= size
+            assert size - last.total_byte_size - part.footer.serialized_size < target
+        found = [n for part in parts for n in pq.ParquetFile(part.path).read()["n"].to_pylist()]
+        assert found == sorted(found)
+    assert sum(one.footer.num_rows for one in written) == sum(table.num_rows for table in _wanted(60, 3, 2))
+
+
+def test_few_wide_rows_make_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are held by their bytes too, so that their width is no matter of memory."""
+    monkeypatch.setattr(new_files, "_MOST_GROUP_BYTES", 100_000)
+    rows = 64
+    records = pa.record_batch({"n": range(rows), "v": ["v" * 10_000] * rows})
+    (one,) = write_new_files([(records, np.arange(rows))] * 3, records.schema, (), tmp_path, TARGET_FILE_BYTES)
+    assert _groups([one]) == [rows] * 3
+
+
 def test_without_rows_there_are_no_files(tmp_path: Path) -> None:
     """Neither without record batches nor without chosen rows."""
     records, _ = next(_rows(1, 0))
-    assert not write_new_files([], SCHEMA, ("day",), tmp_path)
-    assert not write_new_files([(records, np.zeros(0, np.int64))], SCHEMA, ("day",), tmp_path)
+    assert not write_new_files([], SCHEMA, ("day",), tmp_path, TARGET_FILE_BYTES)
+    rows = [(records, np.zeros(0, np.int64))]
+    assert not write_new_files(rows, SCHEMA, ("day",), tmp_path, TARGET_FILE_BYTES)
 
 
 def test_an_error_of_the_rows_passes_through(tmp_path: Path) -> None:
@@ -100,4 +130,4 @@ def test_an_error_of_the_rows_passes_through(tmp_path: Path) -> None:
         raise ValueError("the source is gone")
 
     with pytest.raises(ValueError, match="the source is gone"):
-        write_new_files(rows(), SCHEMA, ("day",), tmp_path)
+        write_new_files(rows(), SCHEMA, ("day",), tmp_path, TARGET_FILE_BYTES)

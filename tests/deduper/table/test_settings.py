@@ -76,6 +76,10 @@ def test_the_file_of_another_command_is_one_mistake(text: str, kind: str, tmp_pa
             PLAIN + "duplicates: out\nerrors: x/../out\n",
             "5:9: errors: is the folder of `duplicates`; write an",
         ),
+        (
+            PLAIN + "small_file_bytes: 200MiB\n",
+            "4:19: small_file_bytes: files are filled up to `target_file_bytes`, 128MiB; write less than that, or more",
+        ),
         (PLAIN + "duplicates: t/twice\n", "4:13: duplicates: overlaps `table` ("),
         (PLAIN + "duplicates: t\n", "4:13: duplicates: is the folder of `table`; write another one"),
         (PLAIN + "errors: in\n", "4:9: errors: is the folder of `source`; write another one"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -246,6 +247,30 @@ def test_small_files_are_filled(place: Place) -> None:
     assert verify(place.config()).is_sound
     too_large = planned(place, [(300, "b", 0)], "small_file_bytes: 10B\n")
     assert (too_large.files, too_large.filled_files) == (0, 0)
+
+
+@pytest.mark.parametrize("by_day", [True, False])
+def test_a_file_is_filled_up_to_the_target(tmp_path: Path, by_day: bool) -> None:
+    """By the size of its rows so far; other new rows make files of their own, which end at the target too."""
+    place = Place(tmp_path, "delta")
+    rows = 2000
+    file = tmp_path / "more.yaml"
+    text = CONFIG.replace("FORMAT", "delta").replace("partition_by: d\n", "partition_by: d\n" if by_day else "")
+    file.write_text(text, encoding="utf-8")
+
+    def values(keys: range) -> pa.Table:
+        return arrow([(key, hashlib.sha256(b"%d" % key).hexdigest(), 0) for key in keys])
+
+    upsert(values(range(rows)), load_config(file))
+    (path,) = place.files()
+    size = (place.root / path).stat().st_size
+    file.write_text(f"{text}small_file_bytes: {size + 1}B\ntarget_file_bytes: {2 * size}B\n", encoding="utf-8")
+    receipt = upsert(values(range(rows - 1, 4 * rows)), load_config(file))
+    assert (receipt.removed_files, receipt.files, receipt.inserted) == (1, 2, 3 * rows)
+    held = {"-of-" in path: pq.read_metadata(place.root / path).num_rows for path in place.files()}
+    assert held == {True: 2 * rows, False: 2 * rows}
+    assert sorted(key for key, _, _ in place.rows()) == [*range(4 * rows)]
+    assert verify(load_config(file)).is_sound
 
 
 @pytest.mark.parametrize("by", [[], ["p", "d"]])
@@ -556,7 +581,7 @@ def test_the_compression_of_a_rewritten_file(codec: str, tmp_path: Path) -> None
 def test_keys_of_rewritten_files_are_not_read_again(more: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index enters the keys of new rows alone, and has an entry for each row, whatever was rewritten."""
     place.load([(key, "a", key % 2) for key in range(100)])
-    monkeypatch.setattr(index_module, "read_keys", None)
+    monkeypatch.setattr(index_module, "key_steps", None)
     for turn in range(12):
         rows: list[Row] = [(key, f"{turn}", key % 2) for key in range(turn, 110 + turn)]
         receipt = place.upsert(rows, more)

@@ -708,3 +708,18 @@ def test_folders_of_ports_are_apart(place: Place, tmp_path: Path) -> None:
     link = tmp_path / "link" / "table"
     load(arrow([(1, "a", 0)]), link, key=["k"], table_format=place.format)
     assert place.root.is_dir()
+
+
+@pytest.mark.parametrize("by", [[], ["p"]])
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_new_files_end_at_the_target(table_format: str, by: list[str], tmp_path: Path) -> None:
+    """Those of the table and of its ports; the index has the keys of each."""
+    rows = 200_000
+    batch = pa.table({"k": range(rows), "p": [key % 2 for key in range(rows)]})
+    some = {"key": ["k"], "partition_by": by, "table_format": table_format, "duplicates": tmp_path / "duplicates"}
+    first, again = (load(batch, tmp_path / "table", target_file_bytes=200_000, **some) for _ in range(2))
+    assert first.files > 2
+    assert (again.new, again.found, again.read_files) == (0, rows, 0)
+    duplicates = [*(tmp_path / "duplicates").glob("*.parquet")]
+    assert len(duplicates) > 2
+    assert sum(pq.read_metadata(file).num_rows for file in duplicates) == rows
