@@ -36,10 +36,13 @@ def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: Ver
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_load
     from deduper.table.settings import load_config
+    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
-    answer(run_load(checked), render_load, as_json=as_json)
+    with saying_when_stopped():
+        receipt = run_load(checked)
+    answer(receipt, render_load, as_json=as_json)
 
 
 @command(table_app, "upsert", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
@@ -51,10 +54,13 @@ def table_upsert(
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_upsert
     from deduper.table.settings import load_config
+    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
-    answer(run_upsert(checked, execute=execute), render_change, as_json=as_json)
+    with saying_when_stopped():
+        report = run_upsert(checked, execute=execute)
+    answer(report, render_change, as_json=as_json)
 
 
 @command(table_app, "delete", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
@@ -66,10 +72,13 @@ def table_delete(
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_delete
     from deduper.table.settings import load_config
+    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
-    answer(run_delete(checked, execute=execute), render_change, as_json=as_json)
+    with saying_when_stopped():
+        report = run_delete(checked, execute=execute)
+    answer(report, render_change, as_json=as_json)
 
 
 @command(table_app, "rollback", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
@@ -85,10 +94,12 @@ def table_rollback(
     from deduper.service.logs import configure_logging
     from deduper.table.change.rollback import plan_rollback, rollback
     from deduper.table.settings import load_config
+    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
-    report = rollback(checked, to) if execute else plan_rollback(checked, to)
+    with saying_when_stopped():
+        report = rollback(checked, to) if execute else plan_rollback(checked, to)
     answer(report, render_rollback, as_json=as_json)
 
 
@@ -122,10 +133,13 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
     from deduper.service.logs import configure_logging
     from deduper.table.settings import load_config
     from deduper.table.upkeep.rebuild import rebuild
+    from deduper.table.write.stopping import Stage, saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
-    answer(rebuild(checked), render_rebuild, as_json=as_json)
+    with saying_when_stopped(Stage.REBUILDING):
+        receipt = rebuild(checked)
+    answer(receipt, render_rebuild, as_json=as_json)
 
 
 @command(table_app, "quickstart", *BASIC, ExitCode.UNHEALTHY)

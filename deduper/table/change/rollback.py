@@ -31,6 +31,7 @@ from deduper.table.target import table_of
 from deduper.table.write.lock import locked
 from deduper.table.write.plan import LoadPlan, discard, finish_all, publish_ports, write_plan
 from deduper.table.write.steps import completed_without_server
+from deduper.table.write.stopping import Stage, reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +143,11 @@ def _commit(table: Table, load: str, before: Snapshot, version: int, way: Revers
             to=version,
         )
         plan = LoadPlan(table.format, commit, ())
+        reached(Stage.COMMITTING)
         write_plan(table.root, plan)
         failpoints.hit("table.4.planned")
         table.commit(commit)
+        reached(Stage.COMMITTED)
     except ConflictError as error:
         discard(table.root, load, ())
         raise TableChangedError(

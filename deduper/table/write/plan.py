@@ -1,13 +1,15 @@
 """The plan of a write: what it has staged, and where all of it belongs. With it the next write completes a dead one.
 
+    <table>/_deduper/staging/<load>/ports   a framed file: magic "BSTABPRT", version 1, `StagedPorts` as its body
     <table>/_deduper/staging/<load>/plan    a framed file: magic "BSTABPLN", version 1, `LoadPlan` as its body
     <table>/_deduper/staging/<load>/done    the same, once all files of the write have their places
     <table>/_deduper/staging/<load>/rows    the new rows
     <port>/_staging/<load>                  the rows of a port
 
-A load without a plan has committed nothing. One with a plan is committed if its table has the commit, or if it has
-nothing for the table. A plan has no absolute path: table and ports may be moved or copied before it is completed. Files
-of a write that is done are the readers': one that is gone was taken, and is not missed.
+A load without a plan has committed nothing; `ports` says where it may have staged rows, whatever the settings of the
+next write are. One with a plan is committed if its table has the commit, or if it has nothing for the table. Neither
+file has an absolute path: table and ports may be moved or copied before the load is completed. Files of a write that is
+done are the readers': one that is gone was taken, and is not missed.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from deduper.table.framed import read_framed
 
 _MAGIC = b"BSTABPLN"
 _VERSION = 1
+_PORTS_MAGIC = b"BSTABPRT"
+_PORTS = "ports"
 _PLAN = "plan"
 _DONE = "done"
 PORT_STAGING = "_staging"
@@ -54,6 +58,13 @@ class LoadPlan:
     ports: tuple[PortFiles, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StagedPorts:
+    """The folders of a load's ports by name, as `PortFiles` has them."""
+
+    folders: tuple[tuple[str, str], ...]
+
+
 def relative_folder(port: Path, table: Path) -> str:
     """`PortFiles.folder`."""
     return os.path.relpath(port.resolve(), table.resolve())
@@ -62,6 +73,15 @@ def relative_folder(port: Path, table: Path) -> str:
 def port_staging(port: Path, load: str) -> Path:
     """The staging folder of a load in a port's folder."""
     return port / PORT_STAGING / load
+
+
+def begin(table: Path, load: str, ports: Mapping[str, Path]) -> None:
+    """Makes the staging folder of a load, and durable which ports it has."""
+    folder = staging_folder(table, load)
+    make_directories(LOCAL, folder)
+    if ports:
+        staged = StagedPorts(tuple((name, relative_folder(port, table)) for name, port in ports.items()))
+        place_new(LOCAL, folder / _PORTS, frame(_PORTS_MAGIC, _VERSION, encode(staged)))
 
 
 def write_plan(table: Path, plan: LoadPlan) -> None:
@@ -125,8 +145,7 @@ def discard(table: Path, load: str, ports: Iterable[Path]) -> None:
 def finish_all(table: Table, ports: Mapping[str, Path]) -> int:
     """Completes or removes what dead loads have left; gives the number of those that were completed.
 
-    `ports` are the folders of the load that begins, by name: a load without a plan has staged rows in the same ones, or
-    leaves hidden files in others. The caller holds the table's lock.
+    `ports` are the folders of the load that begins, by name. The caller holds the table's lock.
 
     Raises:
         CorruptionError: a plan cannot be read.
@@ -137,7 +156,7 @@ def finish_all(table: Table, ports: Mapping[str, Path]) -> int:
     for load in staged_loads(table.root):
         plan = read_plan(table.root, load)
         if plan is None:
-            discard(table.root, load, ports.values())
+            discard(table.root, load, _begun_in(table.root, load, ports))
             continue
         if plan.table_format != table.format:
             raise UnsupportedTableError(
@@ -145,7 +164,7 @@ def finish_all(table: Table, ports: Mapping[str, Path]) -> int:
                 f"write `format: {plan.table_format}`"
             )
         finished += _finish(table, plan, ports)
-        own = [folder for port in plan.ports for folder in _folders(table.root, port, ports)]
+        own = [folder for port in plan.ports for folder in _folders(table.root, port.name, port.folder, ports)]
         discard(table.root, load, dict.fromkeys(own))
     return finished
 
@@ -164,15 +183,24 @@ def _finish(table: Table, plan: LoadPlan, ports: Mapping[str, Path]) -> bool:
     return True
 
 
-def _folders(table: Path, port: PortFiles, ports: Mapping[str, Path]) -> list[Path]:
+def _begun_in(table: Path, load: str, ports: Mapping[str, Path]) -> Iterable[Path]:
+    """Where a load without a plan may have staged rows of ports; one of an earlier release has not written it down."""
+    path = staging_folder(table, load) / _PORTS
+    found = read_framed(StagedPorts, path, magic=_PORTS_MAGIC, version=_VERSION, what="ports of a load")
+    if found is None:
+        return ports.values()
+    return dict.fromkeys(folder for one in found.folders for folder in _folders(table, *one, ports))
+
+
+def _folders(table: Path, port: str, recorded: str, ports: Mapping[str, Path]) -> list[Path]:
     """Where a port may be: as it lay from the table, or as the settings say, if the table was moved without it."""
-    recorded = Path(os.path.normpath(table.resolve() / port.folder))
-    return [recorded, *(folder for name, folder in ports.items() if name == port.name)]
+    folder = Path(os.path.normpath(table.resolve() / recorded))
+    return [folder, *(other for name, other in ports.items() if name == port)]
 
 
 def _found(table: Path, load: str, port: PortFiles, ports: Mapping[str, Path]) -> Path:
     """The folder that has the files of a port, staged or in their places."""
-    folders = _folders(table, port, ports)
+    folders = _folders(table, port.name, port.folder, ports)
     for folder in folders:
         if first_lost(folder, port.files, port_staging(folder, load)) is None:
             return folder

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bucket_store import failpoints
-from bucket_store.filesystem import LOCAL, make_directories
 from deduper.errors import IntegrityError
 from deduper.table.batch import Batch
 from deduper.table.columns import KeyColumns
 from deduper.table.errors import ConflictError, IndexServerError, TableChangedError
-from deduper.table.formats.paths import removed_file, staging_folder, text_of
+from deduper.table.formats.paths import removed_file, text_of
 from deduper.table.formats.protocol import Commit, DataFile, NewFile, RemovedFile, Snapshot, Table
 from deduper.table.index.protocol import KeyIndex, TableIndex, WrittenFile
 from deduper.table.judge import Verdict
@@ -29,6 +28,7 @@ from deduper.table.write.operation import Operation, Work
 from deduper.table.write.plan import (
     LoadPlan,
     PortFiles,
+    begin,
     discard,
     finish_all,
     is_planned,
@@ -36,6 +36,7 @@ from deduper.table.write.plan import (
     write_plan,
 )
 from deduper.table.write.staging import Staging, stage
+from deduper.table.write.stopping import Stage, reached
 
 logger = logging.getLogger(__name__)
 
@@ -111,10 +112,12 @@ class WriteSteps:
             read += self._index.catch_up(self._table.root, before.files)
             failpoints.hit("table.2.index")
             load = secrets.token_hex(8)
+            reached(Stage.BEFORE)
             try:
                 work, plan, in_place_of = self._staged(load, before)
                 if not plan.commit.is_empty:
                     self._table.commit(plan.commit)
+                reached(Stage.COMMITTED)
             except ConflictError as error:
                 logger.warning("judging again: %s", error)
                 conflict = error
@@ -147,7 +150,7 @@ class WriteSteps:
 
     def _staged(self, load: str, before: Snapshot) -> tuple[Work, LoadPlan, Mapping[str, int]]:
         """Steps 3 and 4; with the files in the places of others, as `Staged` has them."""
-        make_directories(LOCAL, staging_folder(self._table.root, load))
+        begin(self._table.root, load, self._ports)
         work = self._operation.judge(self._index, before)
         staging = Staging(load, self._table.root, self._ports, self._target_bytes)
         staged = stage(self._batch, work, self._columns.partition_by, before.required, staging)
@@ -161,6 +164,7 @@ class WriteSteps:
             removed=tuple(map(self._removed, work.removed)),
         )
         plan = LoadPlan(self._table.format, commit, staged.ports)
+        reached(Stage.COMMITTING)
         write_plan(self._table.root, plan)
         failpoints.hit("table.4.planned")
         return work, plan, staged.in_place_of

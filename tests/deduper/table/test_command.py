@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from bucket_store import failpoints
 from deduper.cli.main import app
+from deduper.table.upkeep.verify import verify
 from deduper.units import approximate_size
 from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, ROLLBACK_STEPS, STEPS, Place, Row, arrow
-from tests.forked import command
+from tests.forked import Forked, command
 from tests.tiers import is_night
 
 pytestmark = pytest.mark.slow
@@ -302,3 +306,42 @@ def test_real_kills_of_rollbacks(place: Place, tmp_path: Path) -> None:
         assert sorted(place.rows()) == old
         assert place.leftovers() == []
     assert killed >= len(steps) - (3 if is_night() else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "step", "said"),
+    [
+        (["load"], "table.1.locked", "SIGTERM: stopped; nothing was committed, the table is as it was; the next write"),
+        (["upsert", "--execute"], "table.3.staged", "SIGTERM: stopped; nothing was committed, the table is as it was"),
+        (["upsert", "--execute"], "table.4.planned", "SIGTERM: stopped; it may be committed: the next write completes"),
+        (["delete", "--execute"], "table.6.published", "SIGTERM: stopped; it is committed, the table has all its rows"),
+        (["rollback", "--execute", "--to", "0"], "table.4.planned", "SIGTERM: stopped; it may be committed"),
+        (["rebuild"], "index.rebuilt", "SIGTERM: stopped; the old index counts; repeat the command, which continues"),
+    ],
+)
+def test_a_write_that_is_stopped_says_what_is_done(words: list[str], step: str, said: str, tmp_path: Path) -> None:
+    """SIGTERM ends it at once, with one line; the command then does all of it. So does Ctrl-C."""
+    place = Place(tmp_path, "delta")
+    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", "delta"), encoding="utf-8")
+    place.load([(1, "a", 0), (2, "a", 1)])
+    place.upsert([(1, "b", 0)])
+    deliver(tmp_path, "a", [(1, "c", 0), (1, "d", 0), (3, "c", 0), (None, "e", 0)])
+    kind, *options = words
+    for number in (signal.SIGTERM, signal.SIGINT):
+        there = tmp_path / f"{number.name}.there"
+        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=hang:once={there}"}
+        outputs = [tmp_path / f"{number.name}.{name}" for name in ("out", "err")]
+        process = Forked(("table", kind, str(tmp_path / "load.yaml"), *options), environment, *outputs)
+        deadline = time.monotonic() + 60
+        while not there.exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None, outputs[1].read_text(encoding="utf-8")
+            time.sleep(0.02)
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        line = outputs[1].read_text(encoding="utf-8").splitlines()[-1]
+        assert line.startswith(said.replace("SIGTERM", number.name))
+    assert run(kind, str(tmp_path / "load.yaml"), *options).exit_code == 0
+    assert place.leftovers() == []
+    assert verify(place.config()).is_sound

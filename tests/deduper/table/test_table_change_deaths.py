@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections import Counter
@@ -14,11 +15,14 @@ import pytest
 from deltalake import DeltaTable
 
 from bucket_store.wire import decode, encode
+from deduper.table.change.rollback import rollback
+from deduper.table.errors import VersionGoneError
 from deduper.table.formats.protocol import PRIVATE, Commit, RemovedFile
 from deduper.table.query.read import read
 from deduper.table.query.tag import tag
+from deduper.table.settings import load_config
 from deduper.table.upkeep.verify import verify
-from tests.deduper.table.scene import CHANGE_STEPS, Place, Row, arrow, dying, foreign
+from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, Place, Row, arrow, dying, foreign
 
 pytestmark = pytest.mark.slow
 Rows = list[tuple[int, str, int]]
@@ -125,6 +129,47 @@ def test_a_death_while_a_dead_change_is_completed(tmp_path: Path) -> None:
     place.load([])
     assert sorted(place.rows()) == sorted((key, "b" if key % 2 == 0 else "a", key % 3) for key in range(9))
     assert place.leftovers() == []
+
+
+@pytest.mark.parametrize("then", ["delete", "rollback", "load", "load without ports"])
+def test_staged_rows_of_ports_go_with_any_next_write(then: str, place: Place) -> None:
+    """A death before the plan leaves them in folders that the next write need not have."""
+    version = place.load([(1, "a", 0), (2, "a", 1)]).version
+    place.upsert([(1, "b", 0)])
+    with dying("table.3.staged"):
+        place.upsert([(1, "c", 0), (1, "d", 0), (None, "e", 0)])
+    staged = {path.parent.parent.name for path in place.root.parent.glob("*/_staging/*")}
+    assert staged == {"duplicates", "errors"}
+    if then == "delete":
+        place.delete([(2, "", 1)])
+    elif then == "rollback":
+        file = place.root.parent / "without_ports.yaml"
+        file.write_text(CONFIG.replace("FORMAT", place.format).partition("duplicates:")[0], encoding="utf-8")
+        with contextlib.suppress(VersionGoneError):  # of a plain table, which keeps no file
+            rollback(load_config(file), version)
+    else:
+        if then == "load without ports":
+            place.ports = {}
+        place.load([])
+        place.ports = {name: place.root.parent / name for name in ("duplicates", "errors")}
+    assert place.leftovers() == []
+
+
+def test_staged_rows_of_a_moved_table_go_where_the_settings_say(tmp_path: Path) -> None:
+    """Beside the place that the dead write had; a load of an earlier release has not written it down."""
+    for is_written in (True, False):
+        place = Place(tmp_path / str(is_written), "delta")
+        place.load([(1, "a", 0)])
+        with dying("table.3.staged"):
+            place.load([(1, "b", 0), (None, "c", 0)])
+        (record,) = place.root.glob(f"{PRIVATE}/staging/*/ports")
+        if not is_written:
+            record.unlink()
+        (moved := tmp_path / f"moved-{is_written}").mkdir()
+        place.root = place.root.rename(moved / "table")
+        place.load([])
+        assert not list(tmp_path.glob("*/*/_staging/*"))
+        assert not list(place.root.glob(f"{PRIVATE}/staging/*"))
 
 
 def test_the_plan_of_a_load_has_the_bytes_it_always_had() -> None:
