@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from deduper.errors import ExitCode
@@ -22,7 +23,9 @@ from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexServerError, ServerRefusedError
 from deduper.table.formats.open import open_table
 from deduper.table.formats.protocol import PRIVATE
+from deduper.table.index import reading
 from deduper.table.index.entries import SortedKeys, in_order
+from deduper.table.index.external import index as indexing
 from deduper.table.index.external import server as served
 from deduper.table.index.external.server import ServedEntries
 from deduper.table.index.external.settings import ServerAddress
@@ -575,6 +578,21 @@ def test_many_keys_in_many_blocks(redis_server: RedisServer, tmp_path: Path, mon
     assert [len(files or ()) for files in tag(arrow(rows(3, 6)), place.config())["files"].to_pylist()] == [1, 2, 1]
     report = verify(place.config())
     assert (report.missing, report.extra, report.repeated) == (0, 0, 1)
+
+
+@services
+def test_a_file_of_any_size_is_entered_in_steps(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of several files, whose parts come in different steps, keeps all of them."""
+    monkeypatch.setattr(reading, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(indexing, "_STEP_ROWS", 8)
+    for keys in ([*range(0, 60, 2), *range(0, 60, 6)], [0, 2, 58, 59]):
+        others = arrow([(key, "f", 0) for key in keys])
+        write_deltalake(str(shared.root), others, mode="append", partition_by=["d"])
+    assert shared.load([]).read_files == 2
+    assert verify(shared.config()).missing == 0
+    files = tag(arrow([(key, "", 0) for key in (0, 2, 10, 58, 59, 61)]), shared.config())["files"].to_pylist()
+    assert [len(of or ()) for of in files] == [3, 3, 1, 2, 1, 0]
+    assert shared.upsert([(0, "c", 0)]).removed_rows == 4
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
