@@ -65,6 +65,10 @@ class SortedKeys:
         places = np.flatnonzero(rows)
         return SortedKeys(self.bucket[places], self.digests.take(places, axis=0))
 
+    def between(self, rows: slice) -> SortedKeys:
+        """Those of a range, without a copy."""
+        return SortedKeys(self.bucket[rows], self.digests[rows])
+
     def again(self) -> NDArray[np.bool_]:
         """Whether each key is that of the row before."""
         again = np.zeros(self.count, np.bool_)

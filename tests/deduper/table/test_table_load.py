@@ -32,8 +32,11 @@ from deduper.table.errors import (
 )
 from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.protocol import PRIVATE
+from deduper.table.index.exact import index as indexing
+from deduper.table.index.exact.state import FORM
 from deduper.table.judge import Keep
 from deduper.table.load import load
+from deduper.table.upkeep.verify import verify
 from deduper.table.write import lock, staging
 from deduper.table.write.lock import locked
 from tests.deduper.small_service import armed
@@ -723,3 +726,15 @@ def test_new_files_end_at_the_target(table_format: str, by: list[str], tmp_path:
     duplicates = [*(tmp_path / "duplicates").glob("*.parquet")]
     assert len(duplicates) > 2
     assert sum(pq.read_metadata(file).num_rows for file in duplicates) == rows
+
+
+def test_the_keys_of_a_load_enter_the_index_in_steps(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece has so many keys, of one partition or of several; none is missing, and no file is read for them."""
+    monkeypatch.setattr(indexing, "_PIECE_ROWS", 8)
+    monkeypatch.setattr(indexing, "key_steps", None)
+    place.load([(key, "a", key % 3 // 2) for key in range(45)])
+    state = FORM.read(place.root / PRIVATE / "index")
+    assert state is not None
+    assert [piece.entries for piece in state.pieces] == [8] * 5 + [5]
+    assert place.load([(key, "b", key % 3 // 2) for key in range(50)]).new == 5
+    assert verify(place.config()).is_sound

@@ -37,7 +37,7 @@ from deduper.table.index.reading import grouped, key_steps, rows_of
 
 _PIECES = "pieces"
 _PIECE_ROWS = 4 << 20
-"""About so many keys are read for a piece. The state is written when it has those of whole files: an interrupted
+"""About so many keys make a piece. The state is written when it has those of whole files: an interrupted
 building continues there."""
 _MOST_MERGED = 4 << 20
 """Keys of the largest merge of young pieces, which is in memory as a whole: some 100 bytes each."""
@@ -79,9 +79,9 @@ class PieceIndex(KeptIndex[IndexState]):
             number[is_new] = self._state.next_number + offsets
         if not heirs and not new:
             return
-        keys = added.keys.chosen(number != ABSENT)
-        entries = [keys.entries(number[number != ABSENT].astype(np.uint32))] if keys.count else []
-        self._enter(new, entries, heirs)
+        keys, number = added.keys.chosen(number != ABSENT), number[number != ABSENT].astype(np.uint32)
+        pieces = (slice(begin, begin + _PIECE_ROWS) for begin in range(0, keys.count, _PIECE_ROWS))
+        self._enter(new, (keys.between(rows).entries(number[rows]) for rows in pieces), heirs)
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
         """Reads the keys of the files that the index lacks, and merges pieces; gives the number of files read.
