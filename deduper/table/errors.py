@@ -71,7 +71,7 @@ class ServerRefusedError(TableUsageError):
 
 
 class TableChangedError(TableError):
-    """Other writers were faster each time. The operator: repeat the load when they write less."""
+    """Other writers were faster each time. The operator: repeat the command when they write less."""
 
 
 class TableHeldError(TableError):

@@ -9,9 +9,9 @@ from deduper.table.change.change import Change, Kind
 from deduper.table.change.receipt import ChangePlan, ChangeReceipt, change_plan, change_receipt
 from deduper.table.change.workload import Filling
 from deduper.table.columns import KeyColumns
-from deduper.table.formats.protocol import Table
+from deduper.table.formats.protocol import Snapshot, Table
 from deduper.table.judge import Keep
-from deduper.table.query.present import present_keys
+from deduper.table.query.present import of_one_version, present_keys
 from deduper.table.settings import LoadConfig
 from deduper.table.write.lock import locked
 from deduper.table.write.steps import WriteSteps
@@ -25,9 +25,13 @@ def plan_change(kind: Kind, batch: Batch, table: Table, columns: KeyColumns, con
         TableError: the table or its index cannot be read.
     """
     change = _change(kind, batch, table, columns, config)
-    found, keys = present_keys(table, columns, config.table_index)
-    change.require_fit(found)
-    return change_plan(change, found, change.workload(keys))
+
+    def planned(found: Snapshot) -> ChangePlan:
+        keys = present_keys(table, found, columns, config.table_index)
+        change.require_fit(found)
+        return change_plan(change, found, change.workload(keys))
+
+    return of_one_version(table, planned)
 
 
 def run_change(

@@ -32,6 +32,7 @@ from deduper.table.errors import (
 )
 from deduper.table.formats.paths import data_paths, other_partitions, place, staging_folder, unplace
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, PartitionValue, Reversal, Snapshot
+from deduper.table.formats.spark_schema import declared_lengths, objects_in
 from deduper.table.schema import one_form
 
 try:
@@ -52,6 +53,7 @@ _AS_WRITTEN = "!$&'()+,-./:;=@_~"
 _IN_USE = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 _NOT_NULL = ("nullable", "containsNull", "valueContainsNull")
 _OF_COLUMN = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+"""Rules in the metadata of a column, or of a field at any depth of its type."""
 
 
 class DeltaFiles:
@@ -316,17 +318,12 @@ def _require_plain(table: DeltaTable, root: Path) -> None:
         for name, value in configuration.items()
         if name.startswith(_IN_USE) and value.lower() not in ("none", "false")
     )
-    refused += [
-        f"{name} of column {field.name}"
-        for field in table.schema().fields
-        for name in _OF_COLUMN
-        if name in field.metadata
-    ]
-    refused += [
-        f"values that must not be null within column {field.name}"
-        for field in table.schema().fields
-        if any(f'"{name}":false' in field.type.to_json() for name in _NOT_NULL)
-    ]
+    for column in json.loads(table.schema().to_json())["fields"]:
+        inner = [part for part in objects_in(column) if part is not column]
+        rules = sorted({name for part in inner for name in _OF_COLUMN if name in part})
+        refused += [f"{rule} of column {column['name']}" for rule in [*rules, *declared_lengths(column)]]
+        if any(part.get(name) is False for part in inner for name in _NOT_NULL):
+            refused.append(f"values that must not be null within column {column['name']}")
     if refused:
         raise UnsupportedTableError(
             f"{root}: the Delta table has {', '.join(refused)}, which a write does not honour; "

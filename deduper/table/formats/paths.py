@@ -12,7 +12,7 @@ from pathlib import Path
 import xxhash
 
 from bucket_store import failpoints
-from bucket_store.filesystem import LOCAL, make_directories
+from bucket_store.filesystem import LOCAL, listed, make_directories
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import ConflictError, StagedFileGoneError, TableError, TableUsageError
 from deduper.table.folder_names import NO_VALUE, folder_values
@@ -23,13 +23,29 @@ NO_PART = "if it is no part of the table, give it a name that begins with `_` or
 _EPOCH = date(1970, 1, 1)
 _DATE, _INTEGER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile(r"[+-]?[0-9]+")
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+PLAN = "plan"
+"""The name of a write's plan in its staging folder."""
 _THREADS = 8
 _TAIL_BYTES = 64 << 10
 
 
 def staging_folder(table: Path, load: str) -> Path:
     """The folder of a write in its table's; its last name is the write's."""
-    return table / PRIVATE / "staging" / load
+    return _staging(table) / load
+
+
+def staged_loads(table: Path) -> list[str]:
+    """The writes that have staged something: dead ones, and the one that runs."""
+    return listed(LOCAL, _staging(table))
+
+
+def is_under_way(table: Path, load: str) -> bool:
+    """Whether a write has a plan, and is not done."""
+    return LOCAL.exists(staging_folder(table, load) / PLAN)
+
+
+def _staging(table: Path) -> Path:
+    return table / PRIVATE / "staging"
 
 
 def place(root: Path, files: Sequence[NewFile], staging: Path) -> None:

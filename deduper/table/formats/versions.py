@@ -45,6 +45,17 @@ def newest_version(root: Path) -> int | None:
     return numbers[-1] if numbers else None
 
 
+def read_version(root: Path, number: int) -> VersionRecord | None:
+    """A record; None when it is not there any more.
+
+    Raises:
+        CorruptionError, UnknownFormatError: it cannot be read.
+    """
+    return read_framed(
+        VersionRecord, _place(root, number), magic=_MAGIC, version=_VERSION, what="record of a table's version"
+    )
+
+
 def record_version(root: Path, commit: Commit) -> int:
     """Records the write of a commit and gives its number, which is the first free one. Safe to repeat."""
     more: tuple[NewFile | RemovedFile, ...] = (*commit.files, *commit.restored)
@@ -54,7 +65,7 @@ def record_version(root: Path, commit: Commit) -> int:
     make_directories(LOCAL, _folder(root))
     number = commit.after + 1
     while True:
-        found = _read(root, number)
+        found = read_version(root, number)
         if found is None:
             place_new(LOCAL, _place(root, number), data)
             return number
@@ -72,7 +83,7 @@ def records_since(root: Path, version: int, newest: int) -> list[VersionRecord]:
     """
     records = []
     for number in range(newest, version, -1):
-        found = _read(root, number)
+        found = read_version(root, number)
         if found is None:
             oldest = next((one - 1 for one in _numbers(root) if one > number), newest)
             raise VersionGoneError(
@@ -105,7 +116,7 @@ def prune(root: Path, newest: int, keep_versions: int) -> None:
     if not keep_versions:
         remove_tree(LOCAL, removed_folder(root))
     elif removed_folder(root).is_dir():
-        kept = [_read(root, number) for number in range(max(0, newest - keep_versions + 1), newest + 1)]
+        kept = [read_version(root, number) for number in range(max(0, newest - keep_versions + 1), newest + 1)]
         needed = {removed_folder(root) / path for record in kept if record for path, _, _ in record.removed}
         for path in removed_folder(root).rglob("*"):
             if path.is_file() and path not in needed:
@@ -125,9 +136,3 @@ def _place(root: Path, number: int) -> Path:
 
 def _numbers(root: Path) -> list[int]:
     return [int(name) for name in listed(LOCAL, _folder(root)) if not is_temporary(name)]
-
-
-def _read(root: Path, number: int) -> VersionRecord | None:
-    return read_framed(
-        VersionRecord, _place(root, number), magic=_MAGIC, version=_VERSION, what="record of a table's version"
-    )

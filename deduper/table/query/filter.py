@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from deduper.table.judge import Verdict, judge
-from deduper.table.query.present import present_keys, question_of
+from deduper.table.query.present import of_one_version, question_of
 from deduper.table.settings import LoadedLoad
 
 
@@ -23,9 +23,11 @@ def filter_exists(rows: Any, loaded: LoadedLoad) -> pa.BooleanArray:
     Raises:
         ConfigError: a setting does not fit the columns.
         TableUsageError: the columns are not those of the table.
+        TableChangedError: other writers removed files each time while they were read.
         TableError: the table or its index cannot be read.
     """
     question = question_of(rows, loaded)
-    _, keys = present_keys(question.table, question.columns, question.index)
-    verdicts = judge(question.batch, question.columns, question.keep, keys)
+    verdicts = of_one_version(
+        question.table, lambda found: judge(question.batch, question.columns, question.keep, question.keys(found))
+    )
     return pa.array(verdicts.verdict == Verdict.NEW)

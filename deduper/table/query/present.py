@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from deduper.table.batch import ArrowBatch, Batch, FileBatch
 from deduper.table.columns import KeyColumns, key_columns, require_column
+from deduper.table.errors import FileVanishedError, TableChangedError
 from deduper.table.formats.open import open_table
 from deduper.table.formats.protocol import Snapshot, Table
 from deduper.table.index.protocol import TableIndex, VersionKeys
@@ -18,21 +20,46 @@ from deduper.table.settings import LoadedLoad
 from deduper.table.target import Target, target_of
 from deduper.table.text_batch import TextBatch
 
+_TRIES = 5
+_T = TypeVar("_T")
 
-def present_keys(table: Table, columns: KeyColumns, index: TableIndex) -> tuple[Snapshot, VersionKeys]:
-    """The table's present version, and its keys; files that the index lacks are read.
+
+def of_one_version(table: Table, ask: Callable[[Snapshot], _T]) -> _T:
+    """What `ask` gives for the table's present version. It is called again, with the new one, if a file goes meanwhile.
+
+    Raises:
+        FileVanishedError: the present version has a file that is gone.
+        TableChangedError: files went each time.
+        TableError: the table cannot be read; and what `ask` raises.
+    """
+    tries = 0
+    while True:
+        found = table.snapshot()
+        try:
+            return ask(found)
+        except FileVanishedError as error:
+            tries += 1
+            if table.snapshot().files == found.files:
+                raise
+            if tries == _TRIES:
+                raise TableChangedError(
+                    f"{error}; other writers removed files {_TRIES} times while they were read; repeat it when they "
+                    "write less"
+                ) from error
+
+
+def present_keys(table: Table, found: Snapshot, columns: KeyColumns, index: TableIndex) -> VersionKeys:
+    """The keys of a table's present version; files that the index lacks are read.
 
     Raises:
         SchemaDriftError: the table has other types than `columns`.
-        TableError: the table or its index cannot be read.
+        TableError: a file or the index cannot be read.
     """
-    view = index.view(table.root, columns)
-    found = table.snapshot()
     if found.schema is not None:
         names = [column.name for column in columns.all]
         of_table = pa.schema([field for field in found.schema if field.name in names])
         require_same(table.root, of_table, pa.schema([(column.name, column.arrow) for column in columns.all]))
-    return found, view.version(table.root, found.files)
+    return index.view(table.root, columns).version(table.root, found.files)
 
 
 def batch_of(rows: Any) -> Batch:
@@ -69,6 +96,10 @@ class Question:
     keep: Keep
     table: Table
     index: TableIndex
+
+    def keys(self, found: Snapshot) -> VersionKeys:
+        """See `present_keys`."""
+        return present_keys(self.table, found, self.columns, self.index)
 
 
 def question_of(rows: Any, loaded: LoadedLoad) -> Question:

@@ -9,13 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deduper.table.formats.protocol import DataFile
+from deduper.table.batch import Batch
+from deduper.table.errors import TableUsageError
+from deduper.table.formats.protocol import DataFile, Snapshot
 from deduper.table.index.matching import SortedValues, WantedKeys, bounded_column, groups_with
+from deduper.table.index.protocol import TableIndex
 from deduper.table.index.reading import opened
 from deduper.table.judge import Keep, judge_changes
-from deduper.table.query.present import batch_of, present_keys, target_of_keys
+from deduper.table.query.present import batch_of, of_one_version, present_keys, target_of_keys
 from deduper.table.settings import LoadedLoad
 from deduper.table.table_rows import TableRows
+from deduper.table.target import Target
 
 
 def read(keys: Any, loaded: LoadedLoad) -> pa.Table:
@@ -32,13 +36,20 @@ def read(keys: Any, loaded: LoadedLoad) -> pa.Table:
         ConfigError: there is no table, or `keys` lacks a column.
         SchemaDriftError: a column has another type than the table's.
         FileVanishedError: a file that holds a key is gone.
+        TableChangedError: other writers removed files each time while they were read.
         TableError: the table or its index cannot be read.
     """
     batch = batch_of(keys)
     target = target_of_keys(batch, loaded)
+    return of_one_version(target.table, lambda found: _rows(batch, target, loaded.config.table_index, found))
+
+
+def _rows(batch: Batch, target: Target, index: TableIndex, snapshot: Snapshot) -> pa.Table:
+    """The rows of one version."""
+    if snapshot.schema is None:
+        raise TableUsageError(f"{target.table.root}: there is no table any more")
     columns = target.columns
-    snapshot, present = present_keys(target.table, columns, loaded.config.table_index)
-    assert snapshot.schema is not None
+    present = present_keys(target.table, snapshot, columns, index)
     found = judge_changes(batch, columns, Keep(), present, columns.digested)
     wanted = WantedKeys(found.found, columns, present.salt)
     by = bounded_column(columns)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from deduper.table.index.protocol import VersionKeys
 from deduper.table.judge import Verdict, judge_changes
-from deduper.table.query.present import present_keys, question_of
+from deduper.table.query.present import Question, of_one_version, question_of
 from deduper.table.settings import LoadedLoad
 
 _ACTION = {Verdict.NEW: "insert", Verdict.IN_TABLE: "update"}
@@ -27,7 +28,10 @@ def tag(rows: Any, loaded: LoadedLoad) -> pa.Table:
     `filter_exists`.
     """
     question = question_of(rows, loaded)
-    _, keys = present_keys(question.table, question.columns, question.index)
+    return of_one_version(question.table, lambda found: _tags(question, question.keys(found)))
+
+
+def _tags(question: Question, keys: VersionKeys) -> pa.Table:
     verdicts = judge_changes(question.batch, question.columns, question.keep, keys, question.columns.all)
     codes = pa.array(verdicts.verdict)
     return pa.table(

@@ -11,10 +11,13 @@ from pathlib import Path
 from deduper.as_json import AsJson
 from deduper.table.columns import KeyColumn
 from deduper.table.formats.open import open_table
+from deduper.table.formats.paths import staged_loads
+from deduper.table.formats.protocol import Snapshot, Table
 from deduper.table.index.protocol import IndexStatus
 from deduper.table.index.reading import rows_of
+from deduper.table.query.present import of_one_version
 from deduper.table.settings import LoadedLoad
-from deduper.table.write.plan import read_plan, staged_loads
+from deduper.table.write.plan import read_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,11 @@ def table_status(loaded: LoadedLoad) -> TableStatus:
     # Their types are those of a batch, and nothing here asks for values of partitions.
     by = [KeyColumn(name, "string") for name in config.partition_by]
     table = open_table(config.table.path, config.table.format, by)
-    found = table.snapshot()
+    return of_one_version(table, lambda found: _status(loaded, table, found))
+
+
+def _status(loaded: LoadedLoad, table: Table, found: Snapshot) -> TableStatus:
+    config = loaded.config
     index = config.table_index.status(table.root, config.names, found.files)
     return TableStatus(
         path=str(table.root),

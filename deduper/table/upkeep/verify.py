@@ -17,11 +17,13 @@ import numpy as np
 from deduper.as_json import AsJson
 from deduper.errors import ExitCode
 from deduper.table.columns import KeyColumns
-from deduper.table.formats.protocol import DataFile
+from deduper.table.formats.protocol import DataFile, Snapshot
 from deduper.table.index.entries import FileKeys, counted_files, in_order, joined
+from deduper.table.index.protocol import TableIndex
 from deduper.table.index.reading import read_keys, rows_of
+from deduper.table.query.present import of_one_version
 from deduper.table.settings import LoadedLoad
-from deduper.table.target import target_of
+from deduper.table.target import Target, target_of
 
 _PART_ROWS = 16 << 20
 """About so many keys of the table are in memory at once."""
@@ -81,12 +83,16 @@ def verify(loaded: LoadedLoad) -> TableVerification:
     Raises:
         ConfigError: there is no table, or a setting does not fit its columns.
         IndexDamagedError: a piece of the index is damaged or gone.
-        FileVanishedError: a file of the table is not there, or went while it was read.
+        FileVanishedError: a file of the table is not there.
+        TableChangedError: other writers removed files each time while they were read.
     """
     target = target_of(loaded)
+    return of_one_version(target.table, lambda found: _verified(target, found, loaded.config.table_index))
+
+
+def _verified(target: Target, found: Snapshot, kind: TableIndex) -> TableVerification:
     root = target.table.root
-    index = loaded.config.table_index.view(root, target.columns)
-    found = target.table.snapshot()
+    index = kind.view(root, target.columns)
     numbered = index.numbered(found.files)
     rows = rows_of(root, found.files)
     indexed = np.zeros(index.next_number, np.bool_)

@@ -20,19 +20,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bucket_store import failpoints
-from bucket_store.filesystem import LOCAL, listed, make_directories, place_new, remove_tree
+from bucket_store.filesystem import LOCAL, make_directories, place_new, remove_tree
 from bucket_store.framing import frame
 from bucket_store.wire import encode
 from deduper.table.errors import StagedFileGoneError, UnsupportedTableError
-from deduper.table.formats.paths import first_lost, give_up, place, staging_folder
-from deduper.table.formats.protocol import PRIVATE, Commit, NewFile, Table
+from deduper.table.formats.paths import (
+    PLAN,
+    first_lost,
+    give_up,
+    is_under_way,
+    place,
+    staged_loads,
+    staging_folder,
+)
+from deduper.table.formats.protocol import Commit, NewFile, Table
 from deduper.table.framed import read_framed
 
 _MAGIC = b"BSTABPLN"
 _VERSION = 1
 _PORTS_MAGIC = b"BSTABPRT"
 _PORTS = "ports"
-_PLAN = "plan"
 _DONE = "done"
 PORT_STAGING = "_staging"
 
@@ -88,13 +95,12 @@ def write_plan(table: Path, plan: LoadPlan) -> None:
     """Makes the plan of a load durable."""
     folder = staging_folder(table, plan.commit.load)
     make_directories(LOCAL, folder)
-    place_new(LOCAL, folder / _PLAN, frame(_MAGIC, _VERSION, encode(plan)))
+    place_new(LOCAL, folder / PLAN, frame(_MAGIC, _VERSION, encode(plan)))
 
 
 def is_planned(table: Path, load: str) -> bool:
     """Whether a load has a plan, and so may be committed."""
-    folder = staging_folder(table, load)
-    return (folder / _PLAN).exists() or (folder / _DONE).exists()
+    return is_under_way(table, load) or (staging_folder(table, load) / _DONE).exists()
 
 
 def read_plan(table: Path, load: str) -> LoadPlan | None:
@@ -103,18 +109,13 @@ def read_plan(table: Path, load: str) -> LoadPlan | None:
     Raises:
         CorruptionError, UnknownFormatError: it cannot be read.
     """
-    found = (_read(table, load, name) for name in (_PLAN, _DONE))
+    found = (_read(table, load, name) for name in (PLAN, _DONE))
     return next((plan for plan in found if plan is not None), None)
 
 
 def _read(table: Path, load: str, name: str) -> LoadPlan | None:
     path = staging_folder(table, load) / name
     return read_framed(LoadPlan, path, magic=_MAGIC, version=_VERSION, what="plan of a load")
-
-
-def staged_loads(table: Path) -> list[str]:
-    """The loads that have staged something: dead ones, and the one that runs."""
-    return listed(LOCAL, table / PRIVATE / "staging")
 
 
 def publish_ports(table: Path, plan: LoadPlan, folders: Mapping[str, Path]) -> None:
@@ -129,7 +130,7 @@ def publish_ports(table: Path, plan: LoadPlan, folders: Mapping[str, Path]) -> N
             place(folders[port.name], port.files, port_staging(folders[port.name], load))
         failpoints.hit("table.6.port")
     # From here on, a reader may take files away.
-    LOCAL.replace(staging_folder(table, load) / _PLAN, staging_folder(table, load) / _DONE)
+    LOCAL.replace(staging_folder(table, load) / PLAN, staging_folder(table, load) / _DONE)
     if any(port.files for port in plan.ports):
         LOCAL.fsync_dir(staging_folder(table, load))
 
@@ -171,7 +172,7 @@ def finish_all(table: Table, ports: Mapping[str, Path]) -> int:
 
 def _finish(table: Table, plan: LoadPlan, ports: Mapping[str, Path]) -> bool:
     """Completes a load, if it was committed; else removes its files from the table."""
-    if not (staging_folder(table.root, plan.commit.load) / _PLAN).exists():
+    if not is_under_way(table.root, plan.commit.load):
         return True
     if not plan.commit.is_empty and not table.is_taken(plan.commit):
         return table.finish(plan.commit)

@@ -627,6 +627,69 @@ def test_values_within_columns_that_must_not_be_null(tmp_path: Path) -> None:
         load(pa.table({"k": [1], "l": [[1]]}), tmp_path / "table", key=["k"])
 
 
+SPARK_NOTE = "__CHAR_VARCHAR_TYPE_STRING"
+INVARIANT = {"delta.invariants": '{"expression": {"expression": "s.a > 3"}}'}
+GENERATED = {"delta.generationExpression": "k + 1"}
+
+
+def spark_field(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
+    """A field of a schema, as Spark has it in JSON."""
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def struct_of(*fields: dict[str, Any]) -> dict[str, Any]:
+    """A struct, likewise."""
+    return {"type": "struct", "fields": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        (spark_field("v", "string", **{SPARK_NOTE: "varchar(3)"}), r"varchar\(3\) of column v"),
+        (spark_field("v", "string", **{SPARK_NOTE: "char(4)"}), r"char\(4\) of column v"),
+        (spark_field("s", struct_of(spark_field("a", "string")), **{SPARK_NOTE: "struct<a:char(4)>"}), "of column s"),
+        (spark_field("s", struct_of(spark_field("a", "integer", **INVARIANT))), "delta.invariants of column s"),
+        (
+            spark_field(
+                "l",
+                {
+                    "type": "array",
+                    "elementType": struct_of(spark_field("a", "long", **GENERATED)),
+                    "containsNull": True,
+                },
+            ),
+            "delta.generationExpression of column l",
+        ),
+    ],
+    ids=["varchar", "char", "nested char", "nested invariant", "nested generated"],
+)
+def test_rules_of_columns_that_a_load_does_not_look_at(column: dict[str, Any], named: str, tmp_path: Path) -> None:
+    """Spark refuses rows that break declared lengths, or rules of fields at any depth: the table is refused."""
+    log = tmp_path / "table/_delta_log"
+    log.mkdir(parents=True)
+    schema = struct_of(spark_field("k", "long"), column)
+    of_table = {"id": "0a", "format": {"provider": "parquet", "options": {}}, "schemaString": json.dumps(schema)}
+    actions = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {**of_table, "partitionColumns": [], "configuration": {}, "createdTime": 1}},
+    ]
+    (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
+    with pytest.raises(UnsupportedTableError, match=f"{named}.*does not honour"):
+        load(pa.table({"k": [1], "v": ["too long"]}), tmp_path / "table", key=["k"])
+
+
+def test_lengths_that_files_of_a_plain_table_declare(tmp_path: Path) -> None:
+    """Spark notes them in each file that it writes for a table with them; its texts of CHAR(4) end with blanks."""
+    root = tmp_path / "table"
+    root.mkdir()
+    with pq.ParquetWriter(root / "a", pa.schema([("k", pa.string())])) as writer:
+        writer.write_table(pa.table({"k": ["ab  "]}))
+        note = struct_of(spark_field("k", "string", **{SPARK_NOTE: "char(4)"}))
+        writer.add_key_value_metadata({"org.apache.spark.sql.parquet.row.metadata": json.dumps(note)})
+    with pytest.raises(UnsupportedTableError, match=r"a: was written for a table with char\(4\)"):
+        load(pa.table({"k": ["ab"]}), root, key=["k"], table_format="parquet")
+
+
 def test_another_writer_removes_a_part_of_a_load_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the index has its keys: only files that are there are entered."""
     place = Place(tmp_path, "delta")

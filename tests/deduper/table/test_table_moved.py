@@ -12,10 +12,9 @@ from bucket_store import failpoints
 from bucket_store.filesystem import LocalFileSystem
 from deduper.errors import ExitCode
 from deduper.table.errors import StagedFileGoneError
-from deduper.table.formats.paths import staging_folder
+from deduper.table.formats.paths import staged_loads, staging_folder
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.upkeep.verify import verify
-from deduper.table.write.plan import staged_loads
 from tests.deduper.table.scene import Place, Row, dying
 from tests.deduper.table.test_table_rollback import KEEP, back
 
