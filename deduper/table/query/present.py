@@ -20,7 +20,7 @@ from deduper.table.settings import LoadedLoad
 from deduper.table.target import Target, target_of
 from deduper.table.text_batch import TextBatch
 
-_TRIES = 5
+_TRIES = 10
 _T = TypeVar("_T")
 
 

@@ -144,7 +144,7 @@ def test_a_writer_that_is_always_faster(tmp_path: Path) -> None:
     place = Place(tmp_path, "parquet", "simple")
     place.upsert(rows("old"))
     for owner, name, match in (
-        (PlainFiles, "snapshot", "removed files 5 times while they were read; repeat it when they write less"),
+        (PlainFiles, "snapshot", "removed files 10 times while they were read; repeat it when they write less"),
         (plain, "data_paths", "came and went while they were listed, 10 times; repeat it when writers rest"),
     ):
         with (
