@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
 from deduper.table.formats.paths import data_paths, is_hidden
-from deduper.table.schema import one_form, type_name
+from deduper.table.schema import in_form, one_form, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
 from deduper.table.texts import require_utf8
 
@@ -63,7 +63,7 @@ class ArrowBatch:
         """See `Batch`."""
         wanted = pa.schema([self.schema.field(name) for name in columns])
         for batch in self._rows.select(list(columns)).to_batches(_BATCH_ROWS):
-            yield _in_one_form(batch, wanted, "the batch")
+            yield from _in_one_form(batch, wanted, "the batch")
 
 
 class FileBatch:
@@ -85,7 +85,7 @@ class FileBatch:
                 with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
                     times = StoredTimes(opened, file)
                     for batch in opened.iter_batches(_BATCH_ROWS, columns=list(columns)):
-                        yield _in_one_form(times.records(batch).select(list(columns)), wanted, str(file))
+                        yield from _in_one_form(times.records(batch).select(list(columns)), wanted, str(file))
                 is_same = identity_of(file) == identity
             except FileNotFoundError:
                 is_same = False
@@ -160,13 +160,7 @@ def _schema_of(file: Path) -> pa.Schema:
         raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
 
 
-def _in_one_form(batch: pa.RecordBatch, wanted: pa.Schema, where: str) -> pa.RecordBatch:
-    columns = []
-    for column, field in zip(batch.columns, wanted, strict=True):
-        try:
-            columns.append(column if column.type == field.type else column.cast(field.type))
-        except pa.ArrowException as error:
-            raise TableUsageError(f"{where}: `{field.name}` cannot be cast to {field.type}: {error}") from error
-    made = pa.RecordBatch.from_arrays(columns, schema=wanted)
-    require_utf8(made, where, "mend it, or write the column as bytes (`binary`)")
-    return made
+def _in_one_form(batch: pa.RecordBatch, wanted: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
+    for made in in_form(batch, wanted, where):
+        require_utf8(made, where, "mend it, or write the column as bytes (`binary`)")
+        yield made

@@ -23,7 +23,7 @@ from deduper.table.columns import KeyColumn, KeyColumns, require_column
 from deduper.table.errors import SettingError
 from deduper.table.folder_names import NO_VALUE, SHORT_TEXT, fits_a_name
 from deduper.table.index.entries import SortedKeys, in_order
-from deduper.table.index.keys import Int64s, UInt64s, row_keys
+from deduper.table.index.keys import Int64s, UInt64s, row_keys, wide
 from deduper.table.index.protocol import ABSENT, Values, VersionKeys
 from deduper.table.schema import is_scalar
 
@@ -183,7 +183,7 @@ class _Rows:
         parts = list(_read(batch, columns, keep, version, asked))
         wanted = enumerate(version.wanted)
         self._wanted = {
-            column.name: pa.chunked_array([part.wanted[place] for part in parts], column.arrow)
+            column.name: pa.chunked_array([part.wanted[place] for part in parts], wide(pa.nulls(0, column.arrow)).type)
             for place, column in wanted
         }
         parts = parts or [_NO_ROWS]
@@ -227,8 +227,8 @@ def _read(
         names.append(BAD_LINE)
     for records in batch.batches(names):
         keys = row_keys([records.column(column.name) for column in columns.digested], columns, version.salt)
-        rank = None if keep.column is None else records.column(keep.column)
-        wanted = [records.column(column.name) for column in version.wanted]
+        rank = None if keep.column is None else wide(records.column(keep.column))
+        wanted = [wide(records.column(column.name)) for column in version.wanted]
         yield _Part(_admission(records, columns, asked), *keys, rank, wanted)
 
 

@@ -6,7 +6,7 @@ them. The one form has `string`, `binary`, µs, days, `decimal128` and plain lis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,6 +46,28 @@ def one_form(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
+def in_form(records: pa.RecordBatch, wanted: pa.Schema, where: object) -> Iterator[pa.RecordBatch]:
+    """Rows of a batch in the types of `wanted`, which has its columns; in parts if their texts take more than 2 GiB.
+
+    Raises:
+        TableUsageError: a value has no such form; naming `where` and the column.
+    """
+    columns = []
+    for column, field in zip(records.columns, wanted, strict=True):
+        try:
+            columns.append(column if column.type == field.type else _cast(column, field.type))
+        except pa.ArrowException as error:
+            if records.num_rows <= 1:
+                message = f"{where}: `{field.name}` cannot be cast to {field.type}: {error}"
+                raise TableUsageError(message) from error
+            half = records.num_rows // 2
+            for part in (records.slice(0, half), records.slice(half)):
+                # Of a slice the offsets may be beyond 32 bits; a copy begins at 0.
+                yield from in_form(pa.concat_batches([part]), wanted, where)
+            return
+    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
 def type_name(kind: pa.DataType) -> str:
     """The name of a type of the one form: Spark's for scalars, Arrow's for nested ones."""
     if types.is_decimal(kind):
@@ -83,6 +105,26 @@ def _above(name: str) -> Sequence[str]:
 
 def _beyond(one: pa.Schema, other: pa.Schema) -> Sequence[pa.Field]:
     return [field for field in one if field.name not in other.names]
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return values.cast(_castable(values.type)).cast(kind)
+
+
+def _castable(kind: pa.DataType) -> pa.DataType:
+    """The type with its dictionaries of views as those of texts or bytes: Arrow does not cast views out of them."""
+    if types.is_dictionary(kind):
+        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+        return pa.dictionary(kind.index_type, plain.get(kind.value_type, kind.value_type), kind.ordered)
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.list_ if types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_castable(kind.value_type)))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_castable(field.type)) for field in kind])
+    if types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_castable(key.type)), item.with_type(_castable(item.type)))
+    return kind
 
 
 def _type(kind: pa.DataType) -> pa.DataType | None:

@@ -13,7 +13,7 @@ from deduper.table.errors import SchemaDriftError
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import array_of
 from deduper.table.index.reading import key_arrays
-from deduper.table.schema import one_form, type_name
+from deduper.table.schema import in_form, one_form, type_name
 from deduper.table.stored_times import StoredTimes
 
 _BATCH_ROWS = 1 << 17
@@ -55,18 +55,19 @@ class TableRows:
         self._require_types(found, stored, file)
         # With a file of no column of the table, any column says how many rows there are.
         read = stored or found.names[:1]
+        wanted = pa.schema([(self._schema if stored else found).field(name) for name in read])
         for stored_rows in parquet.iter_batches(_BATCH_ROWS, groups, read, use_threads=self._use_threads):
-            records = times.records(stored_rows)
-            arrays = []
-            for field in self._schema:
-                if field.name in in_folders:
-                    column, value = in_folders[field.name]
-                    arrays.append(array_of(value, column, records.num_rows))
-                elif field.name in stored:
-                    arrays.append(records.column(field.name).cast(field.type))
-                else:
-                    arrays.append(pa.nulls(records.num_rows, field.type))
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            for records in in_form(times.records(stored_rows).select(read), wanted, self._root / file.path):
+                arrays = []
+                for field in self._schema:
+                    if field.name in in_folders:
+                        column, value = in_folders[field.name]
+                        arrays.append(array_of(value, column, records.num_rows))
+                    elif field.name in stored:
+                        arrays.append(records.column(field.name))
+                    else:
+                        arrays.append(pa.nulls(records.num_rows, field.type))
+                yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _require_types(self, found: pa.Schema, stored: Sequence[str], file: DataFile) -> None:
         for field in one_form(pa.schema([found.field(name) for name in stored])):

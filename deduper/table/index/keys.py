@@ -49,6 +49,12 @@ def plain_of(column: pa.Array, kind: KeyColumn) -> pa.Array:
     return column.view(pa.int32()) if kind.type == "date" else column
 
 
+def wide(values: pa.Array) -> pa.Array:
+    """Texts and bytes with offsets of 64 bits: all those of a column may take more than 2 GiB."""
+    kinds = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    return values.cast(kinds.get(values.type, values.type))
+
+
 def array_of(value: PartitionValue, kind: KeyColumn, rows: int) -> pa.Array:
     """A column with the value of a partition in every row."""
     plain = pa.repeat(pa.scalar(value, pa.int32() if kind.type == "date" else kind.arrow), rows)

@@ -32,7 +32,8 @@ NO_TARGET = -1
 """The number of the file that takes a row, if it is none of the removed ones."""
 
 Values = Mapping[str, pa.Array]
-"""Of asked keys the columns that a look-up wants, by name: a row for each key, in their order."""
+"""Of asked keys the columns that a look-up wants, by name: a row for each key, in their order. Texts and bytes are
+`large_string` and `large_binary`."""
 
 
 class VersionKeys(Protocol):

@@ -17,7 +17,7 @@ from deduper.table.formats.paths import NO_PART
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, joined
 from deduper.table.index.keys import array_of, row_keys, without_null
-from deduper.table.schema import one_form, type_name
+from deduper.table.schema import in_form, one_form, type_name
 from deduper.table.stored_times import StoredTimes
 
 _THREADS = 4
@@ -138,16 +138,16 @@ def key_arrays(
     in_folders = dict(zip((column.name for column in columns.partition_by), file.partition, strict=True))
     stored = require_key_columns(parquet, root, file, columns)
     # With a key of folders' values alone, any column says how many rows there are.
-    names = [column.name for column in stored] or parquet.schema_arrow.names[:1]
     times = StoredTimes(parquet, root / file.path)
-    for read in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names):
-        batch = times.records(read)
-        yield [
-            array_of(in_folders[column.name], column, batch.num_rows)
-            if column.name in in_folders
-            else batch.column(column.name).cast(column.arrow)
-            for column in columns.digested
-        ]
+    wanted = pa.schema([(column.name, column.arrow) for column in stored] or [*times.schema][:1])
+    for read in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted.names):
+        for batch in in_form(times.records(read).select(wanted.names), wanted, root / file.path):
+            yield [
+                array_of(in_folders[column.name], column, batch.num_rows)
+                if column.name in in_folders
+                else batch.column(column.name)
+                for column in columns.digested
+            ]
 
 
 def require_key_columns(parquet: pq.ParquetFile, root: Path, file: DataFile, columns: KeyColumns) -> list[KeyColumn]:

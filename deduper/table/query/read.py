@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from deduper.table.batch import Batch
 from deduper.table.errors import TableUsageError
 from deduper.table.formats.protocol import DataFile, Snapshot
+from deduper.table.index.keys import wide
 from deduper.table.index.matching import SortedValues, WantedKeys, bounded_column, groups_with
 from deduper.table.index.protocol import TableIndex
 from deduper.table.index.reading import opened
@@ -55,7 +56,8 @@ def _rows(batch: Batch, target: Target, index: TableIndex, snapshot: Snapshot) -
     by = bounded_column(columns)
     asked = None
     if by is not None:
-        asked = pa.Table.from_batches(batch.batches([by.name]), pa.schema([batch.schema.field(by.name)])).column(0)
+        values = [wide(records.column(0)) for records in batch.batches([by.name])]
+        asked = pa.chunked_array(values, None if values else by.arrow)
     rows_of = TableRows(target.table.root, snapshot.schema, columns)
     by_file = np.argsort(found.file, kind="stable")
     numbers, starts = np.unique(found.file[by_file], return_index=True)

@@ -12,6 +12,7 @@ from deduper.table.judge import Verdict, judge_changes
 from deduper.table.query.present import Question, of_one_version, question_of
 from deduper.table.settings import LoadedLoad
 
+_CHUNK_ROWS = 1 << 20
 _ACTION = {Verdict.NEW: "insert", Verdict.IN_TABLE: "update"}
 
 
@@ -49,8 +50,14 @@ def _named(codes: pa.Array, names: dict[int, str]) -> pa.Array:
     return pa.array(list(names.values()), pa.string()).take(places)
 
 
-def _files(row: np.ndarray, path: list[str], rows: int) -> pa.ListArray:
-    """The paths of each row in a list, null for none; `row` ascends."""
+def _files(row: np.ndarray, path: list[str], rows: int) -> pa.ChunkedArray:
+    """The paths of each row in a list, null for none; `row` ascends. In chunks: all paths may take more than 2 GiB."""
     count = np.bincount(row, minlength=rows)
-    offsets = pa.array(np.concatenate(([0], np.cumsum(count))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(path, pa.string()), mask=pa.array(count == 0))
+    ends = np.concatenate(([0], np.cumsum(count)))
+    chunks = []
+    for begin in range(0, rows, _CHUNK_ROWS):
+        edges = ends[begin : begin + _CHUNK_ROWS + 1]
+        paths = pa.array(path[edges[0] : edges[-1]], pa.string())
+        is_none = pa.array(count[begin : begin + _CHUNK_ROWS] == 0)
+        chunks.append(pa.ListArray.from_arrays(pa.array(edges - edges[0], pa.int32()), paths, mask=is_none))
+    return pa.chunked_array(chunks, pa.list_(pa.string()))
