@@ -180,7 +180,7 @@ def _counts(table: Table, way: Reversal) -> dict[str, Any]:
         "removed_rows": removed_rows,
         "removed_bytes": sum(file.size for file in way.removed),
         "restored_files": len(way.restored),
-        "restored_rows": sum(rows_of(way.kept_in, way.restored)),
+        "restored_rows": sum(rows_of(table.root, way.kept)),
         "restored_bytes": sum(file.size for file in way.restored),
         "is_needed": way.is_needed,
     }

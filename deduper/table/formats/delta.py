@@ -103,7 +103,7 @@ class DeltaFiles:
                 )
         removed = tuple(file for file in before.files if file.path not in wanted)
         is_needed = bool(restored or removed) or _properties(now) != _properties(then)
-        return Reversal(restored, removed, self._root, is_needed)
+        return Reversal(restored, removed, restored, is_needed)
 
     def _is_parquet(self, path: str) -> bool:
         """Whether a file is one, by its name or its first bytes."""

@@ -114,6 +114,11 @@ def unplace(root: Path, files: Iterable[NewFile]) -> None:
         LOCAL.remove(root / file.path)
 
 
+def kept_path(path: str) -> str:
+    """The path of a removed file among those that are kept; patterns of readers, as `**/*.parquet`, do not name it."""
+    return f"{path}.removed"
+
+
 def remove(root: Path, files: Iterable[RemovedFile], kept_in: Path | None) -> None:
     """Removes files of a plain table, or moves them below a folder; one that is another by now stays.
 
@@ -123,15 +128,16 @@ def remove(root: Path, files: Iterable[RemovedFile], kept_in: Path | None) -> No
     for file in files:
         path = root / file.path
         touched.add(path.parent)  # also of a file that is gone: an earlier try may have died before this point
-        if kept_in is not None:
-            touched.add((kept_in / file.path).parent)
+        kept = None if kept_in is None else kept_in / kept_path(file.path)
+        if kept is not None:
+            touched.add(kept.parent)
         if not is_same_file(path, file):
             continue
-        if kept_in is None:
+        if kept is None:
             LOCAL.remove(path)
         else:
-            make_directories(LOCAL, (kept_in / file.path).parent)
-            LOCAL.replace(path, kept_in / file.path)
+            make_directories(LOCAL, kept.parent)
+            LOCAL.replace(path, kept)
         failpoints.hit("table.removed")
     _sync(folder for folder in touched if folder.is_dir())
 
@@ -143,10 +149,11 @@ def require_kept(root: Path, files: Iterable[RemovedFile], kept_in: Path, load: 
         StagedFileGoneError: one is not.
     """
     for file in files:
-        if not LOCAL.exists(kept_in / file.path) and not LOCAL.exists(root / file.path):
+        kept = kept_in / kept_path(file.path)
+        if not LOCAL.exists(kept) and not LOCAL.exists(root / file.path):
             raise StagedFileGoneError(
                 f"{root / file.path}: a rollback that died brings this file back, and it is neither there nor at "
-                f"{kept_in / file.path}; {give_up(load)}"
+                f"{kept}; {give_up(load)}"
             )
 
 
@@ -157,8 +164,8 @@ def bring_back(root: Path, files: Iterable[RemovedFile], kept_in: Path) -> None:
         target = root / file.path
         make_directories(LOCAL, target.parent)
         touched.add(target.parent)
-        if LOCAL.exists(kept_in / file.path):
-            LOCAL.replace(kept_in / file.path, target)
+        if LOCAL.exists(kept_in / kept_path(file.path)):
+            LOCAL.replace(kept_in / kept_path(file.path), target)
             failpoints.hit("table.returned")
     _sync(touched)
 

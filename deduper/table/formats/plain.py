@@ -9,7 +9,7 @@ begins with version 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from deduper.table.formats.paths import (
     data_paths,
     is_same_file,
     is_under_way,
+    kept_path,
     partition_of,
     place,
     remove,
@@ -154,19 +155,20 @@ class PlainFiles:
                 "removed it, so its rows may be in another file (or the table was copied without its times); nothing "
                 "was written"
             )
-        kept_in = removed_folder(self._root)
+        kept_in = removed_folder(self._root).relative_to(self._root)
         restored = tuple(
             DataFile(path, size, stamp, partition_of(path, self._partition_by), True)
             for path, (size, stamp) in sorted(returning.items())
         )
-        for file in restored:
-            if file.path in present or not is_same_file(kept_in / file.path, file):
+        kept = tuple(replace(file, path=str(kept_in / kept_path(file.path))) for file in restored)
+        for file, old in zip(restored, kept, strict=True):
+            if file.path in present or not is_same_file(self._root / old.path, file):
                 raise VersionGoneError(
                     f"{self._root}: version {version} has {file.path}, which was removed and is not kept any more "
                     "(`keep_versions`); choose a later version"
                 )
         removed = tuple(present[path] for path in sorted(going))
-        return Reversal(restored, removed, kept_in, bool(restored or removed))
+        return Reversal(restored, removed, kept, bool(restored or removed))
 
     def commit(self, commit: Commit) -> None:
         """See `Table`. The plan is durable, so the write is committed; this completes it."""

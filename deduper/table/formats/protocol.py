@@ -115,14 +115,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Reversal:
-    """What takes a table back to an older version. Files that return lie below `kept_in` now, with their paths.
+    """What takes a table back to an older version. `kept`: the files that return, where they lie now.
 
     `is_needed`: False if the table is as it was in that version.
     """
 
     restored: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
-    kept_in: Path
+    kept: tuple[DataFile, ...]
     is_needed: bool
 
 

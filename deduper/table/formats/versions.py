@@ -1,7 +1,7 @@
 """The versions of a plain Parquet table: what each write added and removed, and the removed files that are kept.
 
-    <table>/_deduper/versions/<number>   a framed file: magic "BSTABVER", version 1, `VersionRecord` as its body
-    <table>/_deduper/removed/<path>      a file that a write removed, as it was
+    <table>/_deduper/versions/<number>       a framed file: magic "BSTABVER", version 1, `VersionRecord` as its body
+    <table>/_deduper/removed/<path>.removed  a file that a write removed, as it was
 
 A file is in the table or among the removed ones, in one place at a time; a rename moves it, which keeps its time.
 """
@@ -16,6 +16,7 @@ from bucket_store.filesystem import LOCAL, is_temporary, listed, make_directorie
 from bucket_store.framing import frame
 from bucket_store.wire import encode
 from deduper.table.errors import VersionGoneError
+from deduper.table.formats.paths import kept_path
 from deduper.table.formats.protocol import PRIVATE, Commit, NewFile, RemovedFile
 from deduper.table.framed import read_framed
 
@@ -35,7 +36,7 @@ class VersionRecord:
 
 
 def removed_folder(root: Path) -> Path:
-    """The folder of removed files, each at its path in the table."""
+    """The folder of removed files, each at its `kept_path`."""
     return root / PRIVATE / "removed"
 
 
@@ -117,7 +118,7 @@ def prune(root: Path, newest: int, keep_versions: int) -> None:
         remove_tree(LOCAL, removed_folder(root))
     elif removed_folder(root).is_dir():
         kept = [read_version(root, number) for number in range(max(0, newest - keep_versions + 1), newest + 1)]
-        needed = {removed_folder(root) / path for record in kept if record for path, _, _ in record.removed}
+        needed = {removed_folder(root) / kept_path(path) for record in kept if record for path, _, _ in record.removed}
         for path in removed_folder(root).rglob("*"):
             if path.is_file() and path not in needed:
                 LOCAL.remove(path)

@@ -172,7 +172,7 @@ class _Files:
 
     def _new_file(self, folder: str) -> TableFile:
         assert self._dictionaries is not None
-        path = self._root / folder / f"{next(self._numbers)}.parquet"
+        path = self._root / folder / str(next(self._numbers))
         path.parent.mkdir(parents=True, exist_ok=True)
         return TableFile(path, self._schema, self._dictionaries)
 

@@ -86,7 +86,7 @@ def rewrite_files(
     schema = pa.schema([field for field in rewrite.schema if field.name not in in_folders])
 
     def written(number: int) -> tuple[int, Written] | None:
-        path = folder / f"{number}.parquet"
+        path = folder / str(number)
         rows = (records for of in (rewrite.kept(number), waiting.of(number)) for records in of)
         made = _write(path, schema, rows, dictionaries, lambda: (rewrite.codec(number), rewrite.notes(number)))
         if made is None:

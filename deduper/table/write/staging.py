@@ -1,7 +1,7 @@
 """The rows of a judged batch as staged files: those for the table by partition, the others for their ports.
 
 Rows of the batch are written in one pass, then removed files again. What the writers report is what the plan names,
-with the numbers of rows of the footers.
+with the numbers of rows of the footers. No staged file ends in `.parquet`: patterns of readers find rows alone.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class _PortWriter:
             self._end()
         if self._writer is None:
             make_directories(LOCAL, self._folder)
-            self._path = self._folder / f"{len(self.written)}.parquet"
+            self._path = self._folder / str(len(self.written))
             self._writer = pq.ParquetWriter(self._path, self._schema, metadata_collector=self._footers)
         reasons = pa.array([Verdict(code).reason for code in verdict.tolist()], pa.string())
         load = pa.repeat(self._load, len(verdict))
@@ -246,7 +246,7 @@ def _in_place_of(old: DataFile, written: Written, partition_by: Sequence[KeyColu
     """A rewritten file, in the folder of the old one."""
     values = zip(partition_by, old.partition, strict=True)
     partition = tuple((column.name, text_of(value, column)) for column, value in values)
-    place = Path(old.path).with_name(f"part-{staging.load}-of-{written.path.name}")
+    place = Path(old.path).with_name(f"part-{staging.load}-of-{written.path.name}.parquet")
     return _new_file(staging.folder, written, place, partition)
 
 

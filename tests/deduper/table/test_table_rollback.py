@@ -47,7 +47,7 @@ def back(place: Place, version: int, more: str = KEEP) -> RollbackReceipt:
 def kept(place: Place) -> list[str]:
     """The removed files that are kept, by their paths in the table."""
     folder = place.root / PRIVATE / "removed"
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet"))
+    return sorted(path.relative_to(folder).as_posix().removesuffix(".removed") for path in folder.rglob("*.removed"))
 
 
 def test_versions_come_back_and_their_rows_load_again(place: Place) -> None:
