@@ -215,7 +215,7 @@ def test_a_load_beside_a_verification(place: Place, monkeypatch: pytest.MonkeyPa
         return state
 
     monkeypatch.setattr(viewing, "read_state", late)
-    assert verify(place, 0)["keys"] == 18
+    assert verify(place, 0)["keys"] == 14
 
 
 def test_what_cannot_be_verified(place: Place) -> None:
