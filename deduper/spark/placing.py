@@ -41,7 +41,6 @@ class Executors:
         self._spark: Any = context._jsc.sc()
         self._names = ""
         self._known: list[Executor] = []
-        self._cores: dict[str, int] = {}
 
     def alive(self) -> list[Executor]:
         """Those that Spark has now, in a stable order."""
@@ -52,20 +51,8 @@ class Executors:
             numbers = set(names.split(","))
             found = (Executor(*pair) for pair in _BLOCK_MANAGER.findall(managers))
             self._known = sorted((one for one in found if one.number in numbers), key=_by_number)
-            self._cores = self._all_cores()
-            are_all_noted = len(self._known) == len(numbers) and numbers <= self._cores.keys()
-            self._names = names if are_all_noted else ""
+            self._names = names if len(self._known) == len(numbers) else ""
         return self._known
-
-    def cores(self, executor: Executor) -> int:
-        """The cores of one of those `alive`; 0 for a moment after it has come, when Spark has not noted them yet."""
-        return self._cores.get(executor.number, 0)
-
-    def _all_cores(self) -> dict[str, int]:
-        """By the number of an executor."""
-        noted = self._spark.statusStore().executorList(True)
-        summaries = [noted.apply(at) for at in range(noted.size())]
-        return {str(one.id()): int(one.totalCores()) for one in summaries}
 
 
 def _by_number(executor: Executor) -> tuple[int, str]:

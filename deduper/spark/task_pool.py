@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from bucket_store.maintenance.background_task import InBackground
-from deduper.spark.messages import received, send
 
 _T = TypeVar("_T")
 _Payload = TypeVar("_Payload")
@@ -82,7 +81,7 @@ class TaskPool:
             for worker in self._workers.values():
                 if waiting and worker not in self._busy:
                     self._busy[worker] = place = waiting.popleft()
-                    send(worker, (function, payloads[place]))
+                    _send(worker, (function, payloads[place]))
             for ready in wait([self._listener, self._job_ended, *self._connections, *self._busy]):
                 if ready is self._job_ended:
                     raise self._failure or RuntimeError("the tasks of a window have ended before it")
@@ -92,7 +91,7 @@ class TaskPool:
                 elif ready in self._connections:
                     waiting.extend(self._register(ready))
                 elif ready in self._busy:
-                    answer = received(ready)
+                    answer = _received(ready)
                     if answer is None:
                         self._lose(ready)
                     else:
@@ -109,7 +108,7 @@ class TaskPool:
     def _register(self, connection: Connection) -> list[int]:
         """Make a connection the worker of the task it names; the unfinished payload's place, of the one it replaces."""
         self._connections.remove(connection)
-        hello = received(connection)
+        hello = _received(connection)
         if hello is None:
             connection.close()
             return []
@@ -140,10 +139,24 @@ def serve(folder: Path, name: str, task: int) -> None:
     except (FileNotFoundError, ConnectionRefusedError):
         return  # the window is over
     with driver:
-        send(driver, task)
-        while (asked := received(driver)) is not None:
+        _send(driver, task)
+        while (asked := _received(driver)) is not None:
             function, payload = pickle.loads(asked)
-            send(driver, function(payload))
+            _send(driver, function(payload))
+
+
+def _send(connection: Connection, what: object) -> None:
+    """Send; a closed connection shows when the next message is received."""
+    with contextlib.suppress(OSError):
+        connection.send_bytes(pickle.dumps(what))
+
+
+def _received(connection: Connection) -> bytes | None:
+    """The next message; None when the other end has closed."""
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError):
+        return None
 
 
 @contextlib.contextmanager

@@ -9,9 +9,8 @@ collector's threads are named as well; a compiler thread that ended in between c
 
 A window has a file of JSON lines, or `--files` files of Parquet that share its rows. A fifth of the keys are copies, a
 key expires after five windows, and a port of files takes each verdict but `expired`. With `--spark-reads` digests are
-secure ones, so Spark reads. Masters take turns. In `local-cluster[2,1,1024] jobs` no task stays on the executors; with
-`read` in place of `jobs` a job reads each larger window, as one of more than 192 MB, and standing tasks take it over.
-Rows a second are those of the measured windows, and mean something on an idle machine only.
+secure ones, so Spark reads. Masters take turns. Rows a second are those of the measured windows, and mean something on
+an idle machine only.
 """
 
 from __future__ import annotations
@@ -88,15 +87,8 @@ def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
     """Run a job, and print its CPU by kind as JSON, in ms a window, and its rows a second."""
     from deduper.config.load import load_config
     from deduper.service.job import run
-    from deduper.window.jobs import executor_tasks
-    from deduper.window.jobs.window_sizes import WindowSizes
     from deduper.window.present_clock import wall_clock_us
 
-    master, _, way = master.partition(" ")
-    if way == "jobs":
-        executor_tasks.tasks_may_stay = lambda *_: False  # type: ignore[assignment]
-    if way == "read":
-        WindowSizes.fits_driver = lambda *_: False  # type: ignore[method-assign]
     warm, windows, rows, files = given.warm, given.windows, given.rows, given.files
     (directory / "in").mkdir()
     for window in range(warm + windows):

@@ -2,9 +2,8 @@
 
 The same command line, but what takes hours or hundreds of windows comes at once: pieces are released as soon as they
 are dead, and folded records as soon as there is a newer snapshot. Small windows are written as large ones are, by
-several workers, each of which may die or sleep, unless there is `CRASH_SMALL`; with `CRASH_HANDED` the driver hands
-over their keys on executors of one core. `CRASH_CLOCK` names a file with the wall clock in µs since the epoch, which a
-test may set as it likes, also while the driver runs.
+several workers, each of which may die or sleep, unless there is `CRASH_SMALL`. `CRASH_CLOCK` names a file with the wall
+clock in µs since the epoch, which a test may set as it likes, also while the driver runs.
 """
 
 from __future__ import annotations
@@ -23,13 +22,10 @@ def main() -> None:
         from deduper.sources.files import folding
         from deduper.tasks import write
         from deduper.window import runner
-        from deduper.window.jobs import window_sizes
     except KeyboardInterrupt:
         sys.exit(130)
     if "CRASH_SMALL" not in os.environ:
         write._WRITER_BYTES = 1
-        if "CRASH_HANDED" not in os.environ:
-            window_sizes.MOST_BYTES = 0
     runner._DELETION_BATCH = 1
     runner._DELETION_GRACE_US = 0
     folding.FOLD_WINDOWS = 3

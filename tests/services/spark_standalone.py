@@ -46,7 +46,7 @@ class Standalone:
     Spark repeats a slow task on another host alone.
     """
 
-    def __init__(self, directory: Path, workers: int = 2, *, apart: bool = False, cores: int = 1) -> None:
+    def __init__(self, directory: Path, workers: int = 2, *, apart: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(["rpc", "web", *(f"web-{number}" for number in range(workers))], None)
         self.url = f"spark://127.0.0.1:{ports['rpc']}"
@@ -75,7 +75,7 @@ class Standalone:
                 directory,
                 [
                     *(f"{_DEPLOY}.worker.Worker", "--host", f"127.0.0.{1 + apart * number}"),
-                    *("--cores", str(cores), "--memory", "1g"),
+                    *("--cores", "1", "--memory", "1g"),
                     *("--webui-port", str(ports[f"web-{number}"])),
                     *("--work-dir", str(directory / f"work-{number}"), self.url),
                 ],
@@ -106,9 +106,9 @@ def _has_registered(worker: Daemon, before: int) -> bool:
 
 
 @contextlib.contextmanager
-def standalone(directory: Path, workers: int = 2, *, apart: bool = False, cores: int = 1) -> Iterator[Standalone]:
+def standalone(directory: Path, workers: int = 2, *, apart: bool = False) -> Iterator[Standalone]:
     """A started one."""
-    one = Standalone(directory, workers, apart=apart, cores=cores)
+    one = Standalone(directory, workers, apart=apart)
     try:
         one.start()
         yield one

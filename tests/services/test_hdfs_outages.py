@@ -72,17 +72,14 @@ def test_a_datanode_dies_under_a_job(
     job.check(on_a_disk.result())
 
 
-@pytest.mark.parametrize("way", ["three jobs", "one job", "the driver's hands"])
+@pytest.mark.parametrize("way", ["three jobs", "one job"])
 def test_executors_die_over_hdfs(
     way: str,
     on_a_disk: Future[dict[str, Any]],
     hdfs_pair: Hdfs,
     story: Callable[..., Story],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Three executors, store and ports on two DataNodes: as on one machine and a disk, by every way of a window."""
-    if way == "the driver's hands":
-        monkeypatch.setenv("CRASH_HANDED", "1")
+    """Three executors, store and ports on two DataNodes: as on one machine and a disk, by both ways of a window."""
     armed = dict.fromkeys(ON_EXECUTORS, "kill-executor") | {WORKER: "kill", DRIVER: "kill"}
     armed |= dict.fromkeys((RECORD, PIECE, STAGED), "freeze")
     job = story(WINDOWS, armed, small=way == "one job", **CLUSTER)

@@ -22,11 +22,9 @@ from pyspark.sql import SparkSession
 from deduper.sources.open import session_settings
 from deduper.spark.placing import Executors
 from deduper.spark.session import start_session
-from deduper.spark.standing_tasks import StandingTasks, TasksLostError
 from deduper.spark_promises import EXECUTOR_JAVA_OPTIONS
-from deduper.window.jobs.cluster_run import ClusterRun
-from deduper.window.jobs.executor_tasks import ExecutorTasks
-from deduper.window.jobs.window_sizes import WindowSizes
+from deduper.window.jobs import cluster as cluster_jobs
+from deduper.window.jobs.cluster import ClusterRun, ExecutorTasks
 from tests.jvm import BRIEF
 from tests.spark.harness import Job
 
@@ -97,61 +95,34 @@ def executors(session: SparkSession, at_least: int = 0) -> int:
 
 
 def run_job(
-    session: SparkSession,
-    job: Job,
-    kill_before: tuple[str, ...] = (),
-    *,
-    jobs: int = 1,
-    read_by_jobs: bool = False,
-    **arguments: Any,
+    session: SparkSession, job: Job, kill_before: tuple[str, ...] = (), *, jobs: int = 1, **arguments: Any
 ) -> dict[str, Any]:
     """Run a job. `kill_before` names, for each window from the first, the step before which an executor is killed.
 
-    `jobs`: those of a small window; 3, as of a large one; 2, as of one whose keys the driver hands over, with
-    `read_by_jobs` after jobs have read it. Gives its
-    windows, for each the processes that judged the shards and its `jobs`, for each call of standing tasks whether they
-    did the work, and how many executors were killed.
+    `jobs` 3: its small windows have the three jobs of a large one. Gives its windows, for each the processes that
+    judged the shards and the number of its jobs, and how many executors were killed.
     """
     job.session = session
     ran_on: list[dict[int, str]] = []
     took: list[int] = []
-    stood: list[bool] = []
     steps = list(kill_before)
     killed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         note = ExecutorTasks.judged_on
         patch.setattr(ExecutorTasks, "judged_on", lambda tasks, where: ran_on.append(where) or note(tasks, where))
-        if jobs > 1:
-            patch.setattr(WindowSizes, "is_small", lambda *_: False)
-        if jobs == 3 or read_by_jobs:
-            patch.setattr(WindowSizes, "fits_driver", lambda *_: False)
         if jobs == 3:
-            patch.setattr(WindowSizes, "keys_fit_driver", lambda *_: False)
-        patch.setattr(StandingTasks, "map", _outcomes(stood, StandingTasks.map))
+            patch.setattr(cluster_jobs, "is_small", lambda _: False)
         for number, name in ((1, "_judge_given"), (3, "_judge_dealt")):
             patch.setattr(ClusterRun, name, _noted(took, number, getattr(ClusterRun, name)))
         for step in ("read", "judge", "write"):
             patch.setattr(ClusterRun, step, _killing(step, getattr(ClusterRun, step), steps, killed))
         summary = job.run(**arguments)
-    return {"windows": summary.windows, "ran_on": ran_on, "jobs": took, "stood": stood, "killed": len(killed)}
-
-
-def _outcomes(stood: list[bool], function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        try:
-            results = function(*args)
-        except TasksLostError:
-            stood.append(False)
-            raise
-        stood.append(True)
-        return results
-
-    return run
+    return {"windows": summary.windows, "ran_on": ran_on, "jobs": took, "killed": len(killed)}
 
 
 def _noted(took: list[int], number: int, function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        took.append(2 if args[0]._is_handed else number)
+        took.append(number)
         return function(*args)
 
     return run

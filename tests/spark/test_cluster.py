@@ -22,8 +22,7 @@ from deduper.tasks import exchange
 from deduper.tasks.executors import steps
 from deduper.tasks.readers import reading_tasks
 from deduper.testing import Oracle
-from deduper.window.jobs import cluster_run, window_sizes
-from deduper.window.jobs.cluster_run import ClusterRun
+from deduper.window.jobs.cluster import ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
 from tests.deduper.streams import random_shape, random_stream
@@ -44,12 +43,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.night, pytest.mark.timeout(1800)]
 
 SHARDS = 8
 STEPS = ("read", "judge", "write")
-KILLS = [
-    *((step, jobs, False) for jobs in (3, 2) for step in STEPS),
-    *((step, 2, True) for step in STEPS),
-    ("judge", 1, False),
-    ("write", 1, False),
-]
+KILLS = [*((step, 3) for step in STEPS), ("judge", 1), ("write", 1)]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +58,7 @@ def job_in(directory: Path, **settings: Any) -> Job:
     return Job(directory, None, settings)
 
 
-def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: int, jobs: int, **ways: bool) -> None:
+def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: int, jobs: int) -> None:
     """The answers of a random stream, row for row, as `test_job_oracle` checks them on one machine."""
     stream, files_a_window = regular(random_stream(mode, seed), seed)
     shape = random_shape(seed)
@@ -84,7 +78,7 @@ def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: 
             job.add_table(table(stream, part))
     times = [window.now_us for window in stream.windows]
     assert times
-    assert set(cluster.call(run_stream, job, stream, jobs, **ways)) == {jobs}
+    assert set(cluster.call(run_stream, job, stream, jobs)) == {jobs}
     oracle = Oracle(stream.settings)
     expected = [
         comparable(
@@ -95,8 +89,8 @@ def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: 
     assert given_answers(job, kind, stream, shape) == expected, (mode, seed, stream.settings, shape)
 
 
-def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int, **ways: bool) -> list[int]:
-    took: list[int] = run_job(session, job, jobs=jobs, clock=wall_clock(stream), **ways)["jobs"]
+def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int) -> list[int]:
+    took: list[int] = run_job(session, job, jobs=jobs, clock=wall_clock(stream))["jobs"]
     return took
 
 
@@ -105,28 +99,18 @@ def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int, **ways: 
     ("mode", "kind", "seed", "jobs"),
     [
         ("event_time", "parquet", 1, 1),
-        ("event_time", "parquet", 1, 2),
         ("event_time", "parquet", 1, 3),
         ("category", "parquet", 2, 1),
-        ("category", "parquet", 2, 2),
         ("category", "parquet", 2, 3),
         ("processing_time", "parquet", 0, 1),
         ("ordered", "json", 8, 3),  # with a secure digest Spark reads it
-        ("ordered", "json", 8, 2),
-        ("category", "json", 8, 2),
     ],
 )
 def test_two_executors_say_what_the_oracle_says(
     mode: str, kind: str, seed: int, jobs: int, two: Cluster, tmp_path: Path
 ) -> None:
-    """Port, reason and first copy of every row, by one job a window, by the driver's hands, and by three jobs."""
+    """Port, reason and first copy of every row, by one job a window and by three."""
     check_stream(two, tmp_path / "job", mode, kind, seed, jobs)
-
-
-@pytest.mark.parametrize(("mode", "seed"), [("event_time", 1), ("category", 2)])
-def test_windows_that_are_handed_over_after_they_are_read(mode: str, seed: int, two: Cluster, tmp_path: Path) -> None:
-    """By jobs without Spark's readers: port, reason and first copy of every row."""
-    check_stream(two, tmp_path / "job", mode, "parquet", seed, 2, read_by_jobs=True)
 
 
 def numbered(job: Job, windows: int, rows: int, first: int = 0) -> Counter[str]:
@@ -159,18 +143,12 @@ def stayed_put(places: list[dict[int, str]]) -> list[int]:
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
-    """8 of 8 over 20 windows; after an executor was killed they are where they stay within 3 windows.
-
-    Standing tasks judge the small windows.
-    """
+    """8 of 8 over 20 windows; after an executor was killed they are where they stay within 3 windows."""
     job = store_of(tmp_path / "job")
     two.call(executors, at_least=2)
     often = numbered(job, 21, 50)
     ran = two.call(run_job, job, jobs=jobs)
     assert set(ran["jobs"]) == {jobs}
-    # A busy machine may lose one of them.
-    assert ran["stood"].count(True) >= (20 if jobs == 1 else 0)
-    assert len(ran["stood"]) == (21 if jobs == 1 else 0)
     places = ran["ran_on"]
     assert [set(where) for where in places] == [set(range(SHARDS))] * 21
     stayed = stayed_put(places)
@@ -193,29 +171,19 @@ def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
     check_counts(job, often)
 
 
-@pytest.mark.parametrize(("step", "jobs", "read_by_jobs"), KILLS)
-def test_an_executor_that_is_killed_loses_no_row(
-    step: str, jobs: int, read_by_jobs: bool, two: Cluster, tmp_path: Path
-) -> None:
-    """Before each step of a window; before writing, the records and verdicts of three jobs are lost with it.
-
-    Records outlive an executor whose host lives.
-    """
+@pytest.mark.parametrize(("step", "jobs"), KILLS)
+def test_an_executor_that_is_killed_loses_no_row(step: str, jobs: int, two: Cluster, tmp_path: Path) -> None:
+    """Before each step of a window; before writing, the records and verdicts of three jobs are lost with it."""
     job = store_of(tmp_path / "job")
     often = numbered(job, 3, 500)
-    ran = two.call(run_job, job, ("", step), jobs=jobs, read_by_jobs=read_by_jobs)
+    ran = two.call(run_job, job, ("", step), jobs=jobs)
     assert ran["killed"] == 1
     assert ran["windows"] == 3
-    assert ran["jobs"][0] == jobs
-    # Standing tasks that begin where an executor has just died take nothing over.
-    assert ran["jobs"][1] in ((jobs, 3) if read_by_jobs and step == "read" else (jobs,))
-    assert ran["jobs"][2] in (jobs, 3)
-    if jobs < 3 and (step, jobs) != ("write", 1) and (step == "judge" or not read_by_jobs):
-        assert not all(ran["stood"])
+    assert ran["jobs"] == [jobs] * 3
     check_counts(job, often)
 
 
-def run_without_rows(session: SparkSession, job: Job, jobs: int, read_by_jobs: bool) -> int:
+def run_without_rows(session: SparkSession, job: Job) -> int:
     """Run a job; in its second window the records are removed before they are written, once."""
     attempts = 0
     write = ClusterRun.write
@@ -231,16 +199,15 @@ def run_without_rows(session: SparkSession, job: Job, jobs: int, read_by_jobs: b
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterRun, "write", writing)
-        run_job(session, job, jobs=jobs, read_by_jobs=read_by_jobs)
+        run_job(session, job, jobs=3)
     return attempts
 
 
-@pytest.mark.parametrize(("jobs", "read_by_jobs"), [(3, False), (2, False), (2, True)])
-def test_rows_that_are_gone_are_judged_again(jobs: int, read_by_jobs: bool, two: Cluster, tmp_path: Path) -> None:
+def test_rows_that_are_gone_are_judged_again(two: Cluster, tmp_path: Path) -> None:
     """On hosts whose executors live; no row leaves twice, and the job leaves no folder behind."""
     job = store_of(tmp_path / "job")
     often = numbered(job, 2, 500)
-    assert two.call(run_without_rows, job, jobs, read_by_jobs) == 3
+    assert two.call(run_without_rows, job) == 3
     check_counts(job, often)
     settings = table_room(job.config).here()
     store_id = CommitLog.open(local_place(job.config.store.path)).manifest.store_id
@@ -251,14 +218,14 @@ def test_rows_that_are_gone_are_judged_again(jobs: int, read_by_jobs: bool, two:
 
 
 def test_windows_of_all_sizes_follow_each_other(two: Cluster, tmp_path: Path) -> None:
-    """A file that is small on its disk and large in memory is read again by a job, and handed over."""
+    """A file that is small on its disk and large in memory is read again by jobs."""
     job = store_of(tmp_path / "job", max_files_per_batch=1)
     few = ["a", "b", "c"] * 100_000
     keys = [["a", "d"], few, ["e"], few, ["f"] * 2, ["g"]]
     for some in keys:
         job.add_table(pa.table({"k": some, "t": pa.array([7] * len(some), pa.int64())}))
     ran = two.call(run_job, job)
-    assert ran["jobs"] == [1, 2, 1, 2, 1, 1]
+    assert ran["jobs"] == [1, 3, 1, 3, 1, 1]
     assert {len(where) for where in ran["ran_on"]} == {SHARDS}
     often = Counter(key for some in keys for key in some)
     settings = table_room(job.config).here()
@@ -284,52 +251,7 @@ def test_a_small_window_that_spark_must_help_to_read(two: Cluster, tmp_path: Pat
     """What the driver has read is read again by tasks, beside what Spark reads; every row leaves once."""
     job = store_of(tmp_path / "job")
     often = numbered(job, 2, 100)
-    assert two.call(run_refusing, job)["jobs"] == [2, 2]
-    check_counts(job, often)
-
-
-def run_with_little_room(session: SparkSession, job: Job) -> dict[str, Any]:
-    """Run a job whose driver has room for the records of its windows, and none for their keys."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_sizes, "MOST_BYTES", 100)
-        patch.setattr(window_sizes.WindowSizes, "fits_driver", lambda *_: True)
-        return run_job(session, job, jobs=2)
-
-
-def test_keys_that_the_driver_has_no_room_for(two: Cluster, tmp_path: Path) -> None:
-    """They go through the shuffle, and every row leaves once."""
-    job = store_of(tmp_path / "job")
-    often = numbered(job, 2, 100)
-    ran = two.call(run_with_little_room, job)
-    assert ran["jobs"] == [3, 3]
-    assert ran["stood"] == [True, True]
-    check_counts(job, often)
-
-
-def run_refusing_to_take_over(session: SparkSession, job: Job) -> tuple[dict[str, Any], list[bool]]:
-    """Run a job whose standing tasks can take over no window; gives also whether they stay in the way of its jobs."""
-    stay: list[bool] = []
-    judge = ClusterRun._judge_dealt
-
-    def judging(run: ClusterRun, *args: Any) -> Any:
-        assert run._tasks._standing is not None
-        stay.append(run._tasks._standing._connections is not None)
-        return judge(run, *args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_run, "taken_over", lambda *_: [])
-        patch.setattr(ClusterRun, "_judge_dealt", judging)
-        return run_job(session, job, jobs=2, read_by_jobs=True), stay
-
-
-def test_a_window_that_no_task_can_take_over(two: Cluster, tmp_path: Path) -> None:
-    """It has three jobs, whose cores are free."""
-    job = store_of(tmp_path / "job")
-    often = numbered(job, 2, 100)
-    ran, stay = two.call(run_refusing_to_take_over, job)
-    assert ran["jobs"] == [3, 3]
-    assert ran["stood"] == [True, True]
-    assert stay == [False, False]
+    assert two.call(run_refusing, job)["jobs"] == [3, 3]
     check_counts(job, often)
 
 
@@ -375,26 +297,8 @@ def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:
     assert sum(1 for port in ("unique", "duplicate") for _ in job.rows(port)) == kept.num_rows
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_spark_makes_the_files_of_a_port(large: bool, two: Cluster, tmp_path: Path) -> None:
-    """On the only core of each executor, where standing tasks were: they end before, and begin again."""
-    store = {"url": "file:state", "shards": SHARDS}
-    sinks = {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS}
-    sinks["duplicate"] = {"format": "json", "path": "out/duplicate"}
-    job = job_in(
-        tmp_path / "job", source={"max_files_per_batch": 2, "file_format": "parquet"}, store=store, sinks=sinks
-    )
-    often = numbered(job, 3, 2000)
-    ran = two.call(run_job, job, jobs=2 if large else 1)
-    assert ran["jobs"] == [2 if large else 1] * 3
-    assert all(ran["stood"])
-    assert len(ran["stood"]) == (9 if large else 3)
-    check_counts(job, often)
-
-
 def test_three_executors_say_what_the_oracle_says(tmp_path: Path) -> None:
     """More executors than cores."""
     with cluster_of("local-cluster[3,1,1024]", tmp_path / "session") as three:
         check_stream(three, tmp_path / "plain", "event_time", "parquet", 4, 1)
         check_stream(three, tmp_path / "by Spark", "category", "json", 8, 3)
-        check_stream(three, tmp_path / "handed over", "category", "json", 8, 2)

@@ -149,24 +149,20 @@ def run_merging(session: SparkSession, job: Job, jobs: int) -> dict[str, Any]:
         return run_job(session, job, jobs=jobs) | {"asked": asked}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, 3])
 def test_a_job_whose_tasks_merge(two: Cluster, armed: Path, tmp_path: Path, jobs: int) -> None:
-    """An executor dies in a merge beside the windows: the verdicts are right, and the store is sound and smaller.
-
-    Standing tasks judge the small windows, and do all steps of the others: they leave a core to the merges.
-    """
+    """An executor dies in a merge beside the windows: the verdicts are right, and the store is sound and smaller."""
     two.call(executors, at_least=2)
     store = {"url": "file:state", "shards": 4}
     source = {"file_format": "parquet", "max_files_per_batch": 2}
     job = job_in(tmp_path / "job", source=source, store=store)
     often: Counter[str] = Counter()
     armed.touch()
-    jobs_of_windows: list[int] = []
     # A stream may end before a merge does that an executor was lost in; some windows later it is in the log.
     for first in range(0, 150, 30):
         often += numbered(job, 30, 60, first)
         ran = two.call(run_merging, job, jobs)
-        jobs_of_windows += ran["jobs"]
+        assert set(ran["jobs"]) == {jobs}
         assert ran["asked"], "no merge was asked of tasks"
         log = CommitLog.open(local_place(job.config.store.path))
         if any(isinstance(record.body, CompactionRecord) for record in log.records()):
@@ -174,7 +170,6 @@ def test_a_job_whose_tasks_merge(two: Cluster, armed: Path, tmp_path: Path, jobs
     else:
         pytest.fail("no merge was recorded in 150 windows")
     assert not armed.exists(), "nothing was killed"
-    assert jobs_of_windows.count(jobs) >= 20  # the others came while an executor was new
     check_counts(job, often)
     assert max(len(pieces) for pieces in log.state.pieces.values()) < 30
     pieces = open_backend(job.config.store.url)

@@ -58,16 +58,13 @@ class Expected(NamedTuple):
 class Left:
     """The result of a reading partition: its parts, and the names and checksums of what they have left on its host.
 
-    `partition` is its number among those of its job, -1 if that is known otherwise. `key_bytes` are those of all its
-    keys. `ran_on` names the executor's process.
+    `partition` is its number among those of its job, -1 if that is known otherwise.
     """
 
     directory: str = ""
     parts: tuple[PartRead, ...] = ()
     checksums: tuple[int, ...] = ()
     partition: int = -1
-    key_bytes: int = 0
-    ran_on: str = ""
 
     @property
     def receipts(self) -> list[ReadReceipt]:
@@ -104,23 +101,6 @@ def read_parts(
         return _left(replace(task, directory=folder.make(on_disk=True)), read, parts)
 
 
-def read_and_deal(
-    folder: HostFolder, most_bytes: int, read: Callable[[ReadTask, _P], PartRead], task: ReadTask, parts: Sequence[_P]
-) -> tuple[Left, list[tuple[int, tuple[int, bytes]]] | None]:
-    """Read these parts, and (shard, (receipt, keys)); receipts are numbered as in `Left.receipts`.
-
-    None for keys that take more than `most_bytes`: packed records may be many more than their size says.
-    """
-    left = read_parts(folder, read, task, parts)
-    return left, None if left.key_bytes > most_bytes else dealt(task.shards, left)
-
-
-def dealt(shards: int, left: Left) -> list[tuple[int, tuple[int, bytes]]]:
-    """As `deal_keys`, but receipts are numbered as in `Left.receipts`."""
-    own = [Expected(number, checksum) for number, checksum in enumerate(left.checksums)]
-    return list(deal_keys([own], shards, 0, iter([left])))
-
-
 def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P]) -> Left:
     return left_in(task.directory, read_group(read, task, parts))
 
@@ -128,13 +108,7 @@ def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Seque
 def left_in(directory: str, parts: Sequence[PartRead], partition: int = -1) -> Left:
     """What these parts have left in a folder."""
     files = [exchange.keys_file(directory, part.receipt.name) for part in parts if part.receipt is not None]
-    key_bytes = sum(Path(file).stat().st_size for file in files)
-    return Left(directory, tuple(parts), tuple(map(_checksum, files)), partition, key_bytes, process())
-
-
-def process(_: object = None) -> str:
-    """A name for the executor's process that runs this task: all its workers have one parent."""
-    return f"{socket.gethostname()}:{os.getppid()}"
+    return Left(directory, tuple(parts), tuple(map(_checksum, files)), partition)
 
 
 def read_rows(folder: HostFolder, task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -196,22 +170,18 @@ def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[
     keys, view = arrived
     travels = ArrivedKeys(keys)
     receipt = judge(replace(task, tables=tables.here()), view, exchange=travels)
-    return Judged(receipt, travels.left, process())
+    # All workers of an executor have one parent.
+    return Judged(receipt, travels.left, f"{socket.gethostname()}:{os.getppid()}")
 
 
 def judge_shards(
-    task: JudgeTask,
-    folder: HostFolder,
-    arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]],
-    *,
-    read_here: bool = False,
+    task: JudgeTask, folder: HostFolder, arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]]
 ) -> list[Judged]:
     """Judge the shards of an executor, side by side: they wait for the syncing of their pieces.
 
-    Unless the window is read by tasks (`read_here`) none removes the folders of earlier attempts but this one.
+    No task reads, so this one removes the folders of earlier attempts.
     """
-    if not read_here:
-        folder.remove_all()
+    folder.remove_all()
     with ThreadPoolExecutor(min(MOST_AT_ONCE, len(arrived)), "judge") as threads:
         return list(threads.map(partial(judge_arrived, task, folder.tables), arrived))
 
@@ -244,22 +214,6 @@ def write_arrived(
         files = {reader: exchange.rows_file(left.directory, receipt.name) for reader, receipt in receipts}
         if files:
             yield write(task, partition, ArrivedVerdicts(verdicts, files))
-
-
-def admitted_given(
-    task: ReadTask, expected: Sequence[Sequence[Expected]], given: tuple[int, Left]
-) -> list[tuple[int, Admitted]]:
-    """As `deal_admitted`, of a partition and its `Left`."""
-    partition, left = given
-    return list(deal_admitted(task, expected, partition, iter([left])))
-
-
-def write_given(
-    task: WriteTask, expected: Sequence[Sequence[Expected]], given: tuple[int, list[VerdictBlob], Left]
-) -> list[WriteReceipt]:
-    """As `write_arrived`, of a partition, its verdicts and its `Left`."""
-    partition, verdicts, left = given
-    return list(write_arrived(task, expected, partition, iter([(verdicts, left)])))
 
 
 def remove_folders(folder: HostFolder, _: int) -> None:

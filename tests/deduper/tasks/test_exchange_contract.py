@@ -2,8 +2,7 @@
 
 One way is a folder that every task maps. The others are what Spark's partitions run on a cluster, here without Spark.
 Of a large window every reading partition leaves its files on a host of its own, and blobs are dealt to shards and
-writers in any order. A small one is read and written in the driver, and its tasks get the shards of an executor. Of one
-between them the driver carries the blobs.
+writers in any order. A small one is read and written in the driver, and its tasks get the shards of an executor.
 """
 
 from __future__ import annotations
@@ -276,55 +275,6 @@ def by_driver(service: Service, window: Window) -> tuple[Any, Any]:
     return service.took([one.receipt for one in judged]), rows
 
 
-def spilled(task: ReadTask, part: Any) -> PartRead:
-    """A part as readers read it; it is (number, rows)."""
-    return PartRead(spill(task, *part), rows=len(part[1]))
-
-
-def by_hands(service: Service, window: Window) -> tuple[Any, Any]:
-    """A window of two executors of which the driver hands over keys and verdicts."""
-    judging = service.judge_task(window, ())
-    room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
-    numbered: list[Any] = list(enumerate(window.readers))
-    most = (len(numbered) + 1) // 2
-    groups = [group for group in (numbered[:most], numbered[most:]) if group]
-    folders = [HostFolder(f"{STORE}-0000beef", 1, service.window, room_of(service, host)) for host in range(2)]
-    task = service.read_task(window)
-    assert not groups or steps.read_and_deal(folders[0], 1, spilled, task, groups[0])[1] is None
-    done = [
-        steps.read_and_deal(folder, 1 << 20, spilled, task, group)
-        for folder, group in zip(folders, groups, strict=False)
-    ]
-    lefts = [left for left, _ in done]
-    numbers = itertools.count()
-    expected = [[Expected(next(numbers), keys) for keys in left.checksums] for left in lefts]
-    keys: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
-    for of, (_, dealt_keys) in zip(expected, done, strict=True):
-        for shard, (number, blob) in dealt_keys or ():
-            keys[shard].append((of[number].reader, blob))
-    given_to = [(keys[view.shard], view) for view in service.views(window)]
-    folder = HostFolder(f"{STORE}-0000beef", 1, service.window, room)
-    judged = []
-    for of_executor in (given_to[0::2], given_to[1::2]):
-        if of_executor:
-            judged += steps.judge_shards(judging, folder, of_executor, read_here=True)
-    receipts = [receipt for left in lefts for receipt in left.receipts]
-    writing = service.write_task(window, receipts)
-    writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
-    partitions = [partition for partition, of in enumerate(expected) for _ in of]
-    blobs = [pair for one in judged for pair in steps.deal_verdicts(partitions, one)]
-    written = []
-    for partition, left in enumerate(lefts):
-        verdicts = [blob for of, blob in blobs if of == partition]
-        written += steps.write_given(writing, expected, (partition, verdicts, left))
-    return service.took([one.receipt for one in judged]), service.rows(written)
-
-
-def room_of(service: Service, host: int) -> TableRoom:
-    """The room of a host for its records."""
-    return TableRoom(str(service.root / f"host-{host}"), 1 << 24, 1 << 24, TableLayout(True, False, False, True))
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _tables_on_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -345,16 +295,15 @@ def root() -> Iterator[Path]:
 def test_all_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, second: Window) -> None:
     """Whatever the rows, shards, readers, and the order in which blobs arrive; also when a look-up meets pieces."""
     second = replace(second, shards=window.shards, first_seen=window.first_seen)
-    one, other, third, fourth = (Service(Path(tempfile.mkdtemp(dir=root))) for _ in range(4))
+    one, other, third = (Service(Path(tempfile.mkdtemp(dir=root))) for _ in range(3))
     for each in (window, second):
         by_one, by_other = by_files(one, each), by_blobs(other, each)
         assert by_one == by_other
         assert by_one == by_driver(third, each)
-        assert by_one == by_hands(fourth, each)
         rows = sum(map(len, each.readers))
         assert len(by_one[1]) == rows
         assert sum(sum(receipt.counts) for receipt, _ in by_one[0]) == rows
-    for service in (one, other, third, fourth):
+    for service in (one, other, third):
         shutil.rmtree(service.root)
 
 
