@@ -1,4 +1,4 @@
-"""Dates and times as text, for every one that a column holds: Python's `datetime` ends at the years 1 and 9999. PURE.
+"""Dates and times of their texts, of every year: Python's `datetime` ends at the years 1 and 9999. PURE.
 
 The text is ISO 8601 in the proleptic Gregorian calendar, as Spark writes it: four digits of the year or more, with a
 sign below year 0 and beyond 9999. The calendar repeats every 400 years, so each year is read as one of 2000 to 2399.
@@ -7,7 +7,7 @@ sign below year 0 and beyond 9999. The calendar repeats every 400 years, so each
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 
 from deduper.columns import ColumnType
 from deduper.core.digests import plain_value
@@ -17,7 +17,6 @@ _CYCLE_DAYS = 146_097
 _CYCLE_YEARS = 400
 _DAY_US = 86_400_000_000
 _BEGIN = date(2000, 1, 1)
-_BEGIN_DAY = (_BEGIN - date(1970, 1, 1)).days
 
 
 def time_of_text(text: str, kind: ColumnType) -> int:
@@ -37,12 +36,3 @@ def time_of_text(text: str, kind: ColumnType) -> int:
     if not -1 << (31 if is_date else 63) <= value < 1 << (31 if is_date else 63):
         raise ValueError(f"`{text}` is beyond {kind.text}")
     return value
-
-
-def text_of_day(day: int) -> str:
-    """Text of a `date`, given as days since 1970."""
-    cycles, day = divmod(day - _BEGIN_DAY, _CYCLE_DAYS)
-    near = _BEGIN + timedelta(days=day)
-    year = near.year + cycles * _CYCLE_YEARS
-    sign = "-" if year < 0 else "+" if year > 9999 else ""
-    return f"{sign}{abs(year):04d}{near.isoformat()[4:]}"

@@ -20,7 +20,6 @@ STEPS: dict[str, tuple[str, ...]] = {
     "read": ("judge.read",),
     "judge": ("judge.shards",),
     "write": ("judge.write",),
-    "files": ("judge.files",),
     "sync": ("durable",),
     "wait": ("wait",),
     "commit": ("commit",),

@@ -37,6 +37,7 @@ from deduper.config.sections import (
 )
 from deduper.config.values import LocalPath, Section, refusal
 from deduper.expiry_key import ExpiryKeyScale
+from deduper.spark_promises import TIME_ZONE, store_settings
 
 
 class Config(Section):
@@ -102,6 +103,11 @@ class Config(Section):
     def file_ports(self) -> dict[str, FileSink]:
         """The ports that are written to files."""
         return {port: sink for port, sink in self.sinks.items() if isinstance(sink, FileSink)}
+
+    @property
+    def time_zone(self) -> str:
+        """The zone of times without one, and of those that are written as text."""
+        return store_settings(self.spark)[TIME_ZONE]
 
     @property
     def hdfs_clusters(self) -> list[str]:

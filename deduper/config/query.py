@@ -32,6 +32,8 @@ class QuerySource(Section):
     parsed_columns: tuple[Column, ...]
     row_place: tuple[str, ...] = ()
     """The columns that name a row's place: those of its source, and last its number there; none: Spark's."""
+    zone: str = "UTC"
+    """The time zone of the session."""
     arrow: tuple[Any, ...]  # pyarrow.DataType of each: what a file's reader finds out from the declared type
 
     @property
@@ -72,6 +74,11 @@ class QueryConfig(Config):
 
     source: QuerySource  # type: ignore[assignment]  # see `QuerySinks`
     sinks: QuerySinks
+
+    @property
+    def time_zone(self) -> str:
+        """That of the session."""
+        return self.source.zone
 
 
 _NOWHERE = {port: {"format": "none"} for port in PORTS}

@@ -27,7 +27,16 @@ from deduper.config.query import FILE_NAME, QueryConfig, QuerySource, described,
 from deduper.config.sections import PORTS
 from deduper.errors import UnfinishedWindowError, UsageError
 from deduper.query.batches import Answer, answer
-from deduper.query.ports import FunctionCalls, Port, PortFunction, Ports, StagedRows, Window, sections
+from deduper.query.ports import (
+    FunctionCalls,
+    Port,
+    PortFunction,
+    Ports,
+    StagedRows,
+    Window,
+    require_json,
+    sections,
+)
 from deduper.query.rules import Expiry
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
@@ -35,7 +44,7 @@ from deduper.sinks.staging import staging_home
 from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, last_batches
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
-from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
+from deduper.spark_promises import DEFAULT_MASTER, TIME_ZONE, have_spare_cores
 from deduper.window.opened import opened_runner
 from deduper.window.present_clock import wall_clock_us
 from deduper.window.recovery import owned_store, publish_unmarked, reason_to_stop, recover, unpublished
@@ -289,10 +298,15 @@ class Deduper:
         assert self._ports is not None
         found = FrameColumns.of(rows.schema)
         source = QuerySource(
-            parsed_columns=found.columns, arrow=found.arrow, row_place=found.place_of_rows(self._place)
+            parsed_columns=found.columns,
+            arrow=found.arrow,
+            row_place=found.place_of_rows(self._place),
+            zone=str(session.conf.get(TIME_ZONE)),
         )
         spark = {_MASTER: session.sparkContext.master or DEFAULT_MASTER}
         config = query_config({**self._settings, "spark": spark}, source, sections(self._ports))
+        if any(sink.format == "json" for sink in config.file_ports.values()):
+            require_json(rows.schema)
         home = staging_home(config)
         if config.function_ports and home.names.scheme not in ("file", "hdfs"):
             raise UsageError(

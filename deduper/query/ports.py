@@ -9,17 +9,26 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import NullType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    NullType,
+    StructField,
+    StructType,
+)
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
 from deduper.columns import backticked
+from deduper.config.model import Config
 from deduper.config.query import QueryConfig
 from deduper.config.sections import PORTS
+from deduper.core.verdict import Verdict
 from deduper.errors import UsageError
-from deduper.sinks.staging import dedup_column
 from deduper.sources.frames import BATCH
-from deduper.tasks.dedup_column import DEDUP
+from deduper.tasks.dedup_column import DEDUP, dedup_ddl
 from deduper.window.runner import COUNTS
 
 
@@ -149,6 +158,28 @@ def _section(name: str, port: Port) -> dict[str, Any]:
     )
 
 
+def require_json(schema: StructType) -> None:
+    """Check that JSON can hold the columns.
+
+    Raises:
+        UsageError: one cannot be written.
+    """
+    for column in schema:
+        if _holds_interval(column.dataType):
+            raise UsageError(
+                f"column `{column.name}` is {column.dataType.simpleString()}, which a port of JSON cannot hold; "
+                "cast it, for instance to string"
+            )
+
+
+def _holds_interval(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_holds_interval(field.dataType) for field in kind)
+    if isinstance(kind, MapType):
+        return _holds_interval(kind.keyType) or _holds_interval(kind.valueType)
+    return _holds_interval(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, DayTimeIntervalType)
+
+
 class FunctionCalls:
     """Hands staged rows to functions, port by port; see `FunctionPorts`."""
 
@@ -216,6 +247,12 @@ class StagedRows:
         for name in self._untyped:
             rows = rows.withColumn(name, F.lit(None))
         return rows.select(*map(backticked, (*self._order, DEDUP))) if self._untyped else rows
+
+
+def dedup_column(config: Config, port: str) -> str:
+    """The column `_dedup` of a port's rows, as Spark DDL."""
+    scale, first_seen = config.expiry_key_scale, config.store.first_seen
+    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)}"
 
 
 def _uri(staged: str) -> str:

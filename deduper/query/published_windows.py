@@ -29,8 +29,8 @@ from deduper.columns import ddl_of
 from deduper.config.files import FileSink
 from deduper.config.sections import PORTS
 from deduper.errors import IntegrityError, UsageError
+from deduper.query.ports import dedup_column
 from deduper.sinks.names import PUBLISHED, FinalName, is_data_file
-from deduper.sinks.staging import dedup_column
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow

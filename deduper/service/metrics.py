@@ -52,7 +52,7 @@ from deduper.window.progress import BatchProgress
 logger = logging.getLogger(__name__)
 
 PHASES = ("intent", "judge", "durable", "wait", "commit", "publish", "clean", "expire", "measure", "send")
-JUDGE_PARTS = ("read", "shards", "write", "files")
+JUDGE_PARTS = ("read", "shards", "write")
 TASK_STEPS = ("read", "rows", "keys", "tables", "judge", "verdicts", "piece", "ports")
 FAILURES = ("window", "source_lag", "metrics")
 
@@ -62,7 +62,7 @@ _PHASES = {
     "": ("deduper_window_phase_seconds", "Wall seconds by step of a window, on the driver", ("phase",), PHASES),
     "judge.": (
         "deduper_judge_seconds",
-        "Wall seconds by part of the step `judge`: its three jobs, then ports of other formats",
+        "Wall seconds by part of the step `judge`: its three jobs",
         ("part",),
         JUDGE_PARTS,
     ),

@@ -1,15 +1,14 @@
 """The rows of a window's ports as staged files, which no reader sees, and their later publication under final names.
 
-The rows of a window are written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/`, as Parquet. A Parquet
-port on another storage or disk has its rows in a `_staging` of its own. Ports of other formats are made from the staged
-rows; nothing is judged twice. Only files that a writer's receipt names are the window's; others in these folders are
-ignored.
+The rows of a window are written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/`. A port on another
+storage or disk has its rows in a `_staging` of its own. Only files that a writer's receipt names are the window's;
+others in these folders are ignored.
 
 Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
 while windows are staged below it.
 
 Writers make their files durable, and the driver reads none of them: it looks whether they are there with their size,
-and makes their names durable. Ports of other formats are written by Spark, with its own I/O, and read back.
+and makes their names durable.
 
 `names` is the storage of local places; tests give one that fails.
 """
@@ -17,25 +16,18 @@ and makes their names durable. Ports of other formats are written by Spark, with
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
-
-import xxhash
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from bucket_store import failpoints
 from bucket_store.log.records import OutputFile
 from bucket_store.places.local import LocalNames, on_one_volume
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Names, Place
-from deduper.columns import ddl_of
-from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink
 from deduper.config.model import Config
-from deduper.core.verdict import Verdict
 from deduper.errors import IntegrityError, telling_where
 from deduper.sinks.names import (
     STAGING,
@@ -44,14 +36,11 @@ from deduper.sinks.names import (
     TopicPlace,
     final_name,
     function_place,
-    is_data_file,
     is_of_file,
     staging_homes,
 )
-from deduper.tasks.dedup_column import DEDUP, dedup_ddl
 from deduper.tasks.write import StagedFile, WriteReceipt
 
-_READ_BYTES = 4 << 20
 _THREADS = 16
 _LOCAL: Names = LocalNames()
 _T = TypeVar("_T")
@@ -82,7 +71,7 @@ def make_staging(config: Config, attempt: Attempt, *, names: Names = _LOCAL) -> 
     for_each(lambda port: None if port.exists() else port.make_directories(), ports, threads_for(ports))
     homes = dict.fromkeys((*config.file_ports, *config.topic_ports, *config.function_ports), home)
     for port, sink in config.file_ports.items():
-        if sink.format == "parquet" and sink.place != home and not on_one_volume(home, sink.place):
+        if sink.place != home and not on_one_volume(home, sink.place):
             homes[port] = sink.place  # a rename is to publish it
     targets = {port: through(names, home) / STAGING / attempt.folder for port, home in homes.items()}
     for target in dict.fromkeys(targets.values()):
@@ -91,70 +80,13 @@ def make_staging(config: Config, attempt: Attempt, *, names: Names = _LOCAL) -> 
     return targets
 
 
-def staged_files(
-    session: SparkSession, config: Config, attempt: Attempt, written: Iterable[WriteReceipt]
-) -> dict[str, list[StagedFile]]:
-    """The files of each port in its own format, from the Parquet files that an attempt's writers have written."""
+def staged_files(written: Iterable[WriteReceipt]) -> dict[str, list[StagedFile]]:
+    """The files of each port that has any, by the receipts of an attempt's writers."""
     staged: dict[str, list[StagedFile]] = {}
     for receipt in written:
         for file in receipt.files:
             staged.setdefault(file.port, []).append(file)
-    for port, sink in config.file_ports.items():
-        if sink.format != "parquet" and port in staged:
-            staged[port] = _restage(session, config, port, sink, staged[port], attempt)
-            failpoints.hit("stage.restaged")
     return staged
-
-
-# Spark's defaults drop the microseconds, and the seconds of an offset such as +00:53:28 (Berlin, until 1893).
-_LOCAL_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-_TIMES = {"timestampFormat": f"{_LOCAL_TIME}XXXXX", "timestampNTZFormat": _LOCAL_TIME}
-
-
-def _restage(
-    session: SparkSession, config: Config, port: str, sink: FileSink, source: Sequence[StagedFile], attempt: Attempt
-) -> list[StagedFile]:
-    """A port's rows in its own format, made from the staged ones."""
-    paths = [str(file.place) for file in source]
-    rows = session.read.schema(f"{ddl_of(config.source.parsed_columns)}, {dedup_column(config, port)}").parquet(*paths)
-    if sink.format == "csv":
-        rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
-    folder = sink.place / STAGING / attempt.folder
-    folder.make_directories()
-    # Another name than those of the staged rows, which may be in the same folder.
-    target = folder / f"{port}.{sink.format}"
-    # Quotes are doubled inside quoted fields (RFC 4180): Spark's own default, a backslash, is read wrongly elsewhere.
-    writer = rows.write.format(sink.format).options(**_TIMES, header="true", escape='"')
-    # Or blanks at the ends of a text would be lost in CSV.
-    writer.options(ignoreLeadingWhiteSpace="false", ignoreTrailingWhiteSpace="false").save(str(target))
-    made = [target / entry.name for entry in target.entries() if not entry.is_directory and is_data_file(entry.name)]
-    files = for_each(lambda place: _read_back(port, place), made)
-    if sink.format == "csv":
-        # Quoted fields hold line ends, so only a parser can count CSV rows; the frame was read from counted Parquet.
-        staged = sum(file.rows for file in source)
-        written = session.read.options(header="true", multiLine="true", escape='"').csv(str(target)).count()
-        if written != staged:
-            raise IntegrityError(f"port {port}: {staged} rows staged, {written} rows written as CSV")
-        return [replace(file, rows=written if number == 0 else 0) for number, file in enumerate(files)]
-    return files
-
-
-def dedup_column(config: Config, port: str) -> str:
-    """The column `_dedup` of a port's rows, as Spark DDL."""
-    scale, first_seen = config.expiry_key_scale, config.store.first_seen
-    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)}"
-
-
-def _read_back(port: str, place: Place) -> StagedFile:
-    """Describe and sync a file that Spark has written; its lines count as its rows."""
-    digest = xxhash.xxh3_64()
-    size_bytes = lines = 0
-    while block := place.read_range(size_bytes, _READ_BYTES):
-        digest.update(block)
-        size_bytes += len(block)
-        lines += block.count(b"\n")
-    place.sync()
-    return StagedFile(port, place, lines, size_bytes, digest.intdigest())
 
 
 def make_durable(
@@ -198,8 +130,7 @@ def make_durable(
         if size_bytes != output.size_bytes:
             found = "is gone" if size_bytes is None else f"has {size_bytes} bytes"
             raise IntegrityError(f"{output.staged}: staged with {output.size_bytes} bytes, and now {found}")
-    above = dict.fromkeys(above for folder in folders for above in _up_to_attempt(folder))
-    for_each(Place.sync, list(above), threads)
+    for_each(Place.sync, folders, threads)
     return outputs
 
 
@@ -331,15 +262,6 @@ def _staged_folders(names: Names, config: Ports) -> list[tuple[Attempt, Place]]:
         for entry in home.entries()
         if (attempt := Attempt.of_folder(entry.name)) is not None
     ]
-
-
-def _up_to_attempt(folder: Place) -> Iterator[Place]:
-    """The directories that hold a staged file, up to its attempt's; those above were made durable with it."""
-    while True:
-        yield folder
-        if Attempt.of_folder(folder.name) is not None:
-            return
-        folder = folder.parent
 
 
 def for_each(act: Callable[[_T], _R], many: Sequence[_T], threads: int = _THREADS) -> list[_R]:

@@ -10,7 +10,6 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
-from deduper.sources.plain import zone_of
 from deduper.tasks.errors.detail import ErrorDetails, RecordFormat
 from deduper.text.values import time_zone
 from deduper.units import format_duration
@@ -40,7 +39,7 @@ def error_details(config: Config) -> ErrorDetails:
     elif isinstance(source, KafkaSource):
         kind, delimiter = source.value.format, source.value.delimiter
         record = tuple(part for _, part in source.record_columns)
-    zone = zone_of(config)
+    zone = config.time_zone
     return ErrorDetails(
         format=kind,
         columns=columns,

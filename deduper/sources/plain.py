@@ -13,7 +13,6 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
 from deduper.sources.record_layout import arrow_types, record_layout
-from deduper.spark_promises import TIME_ZONE, store_settings
 from deduper.tasks.readers.declared import Declared, ExpiryKind
 from deduper.text.values import time_zone
 from deduper.units import UNIT_US
@@ -56,11 +55,6 @@ def declared(config: Config, salt: bytes) -> Declared:
     )
 
 
-def zone_of(config: Config) -> str:
-    """The zone of times without one."""
-    return store_settings(config.spark)[TIME_ZONE]
-
-
 def _check(config: Config) -> None:
     """Raises OnlySpark."""
     if config.digest != "fast":
@@ -70,8 +64,8 @@ def _check(config: Config) -> None:
             raise OnlySpark(f"{name} may change what is read")
     source = config.source
     is_text = source.is_text if isinstance(source, FilesSource) else True
-    if is_text and time_zone(zone_of(config)) is None:
-        raise OnlySpark(f"only Java knows the zone {zone_of(config)}")
+    if is_text and time_zone(config.time_zone) is None:
+        raise OnlySpark(f"only Java knows the zone {config.time_zone}")
     for column in source.parsed_columns:
         if is_text and not column.type.is_scalar:
             raise OnlySpark(f"column {column.name} is of type {column.type.text}")

@@ -1,7 +1,8 @@
 """The third job of a window, in Python: writes the records with their verdicts into the ports' files.
 
-A writer takes some source partitions, in order, and writes one Parquet file for each port that any of their records
-leaves by. The records are mapped, not read; each is copied once, into the columns of its file.
+A writer takes some source partitions, in order, and writes one file for each port that any of their records leaves by,
+in the port's format (`tasks.row_files`). The records are mapped, not read; each is copied once, into the columns of its
+file.
 
 Only the files that a receipt names are the window's; each is durable, counted and checksummed by then. A task that is
 retried, or resumes long after the window was published, writes into files of its own. On this machine it makes no
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet
 
 from bucket_store import failpoints
 from bucket_store.places.new_file import NewFile
@@ -29,13 +29,13 @@ from deduper.core.verdict import REASONS, Verdict
 from deduper.errors import telling_where
 from deduper.tasks import layout
 from deduper.tasks.dedup_column import DEDUP
-from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.tasks.errors.causes import ErrorCounts, ErrorSummary
 from deduper.tasks.errors.detail import ErrorDetails, Examination
 from deduper.tasks.exchange import EXPIRY, ORIGIN, REASON, ROW, VERDICT, WINDOW, FileExchange, WriteExchange
 from deduper.tasks.kafka_rows import SLOT, rows_to_send
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.receipts import cpu_seconds
+from deduper.tasks.row_files import RowFormats, RowsFile
 
 _WRITER_BYTES = 4 << 20
 """Records for which one writer is enough, and no job is needed; more would make more files and transactions."""
@@ -43,8 +43,6 @@ _WRITER_BYTES = 4 << 20
 _ROW_GROUP_BYTES = 64 << 20
 _HELD_BYTES = 64 << 20
 """A file that waits in memory is ended at this size: its port gets another one."""
-_BUFFER_BYTES = 256 << 10
-_FOOTER_BYTES = 64 << 10
 _PORTS = tuple(verdict.port for verdict in Verdict)
 
 
@@ -56,8 +54,8 @@ class WriteTask:
     `spilled_bytes` is the size of the spilled records.
     `targets` are the ports that are written, each with the folder of its files, which is there; `topics` are those of
     them whose rows are sent (`tasks.kafka_rows`), each with the headers to add; the others are written with the
-    source's `columns` and `_dedup`, compressed by `codec`. `sources` are those of this window and of the duplicates'
-    first copies. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
+    source's `columns` and `_dedup`, in their `formats`. `sources` are those of this window and of the duplicates' first
+    copies. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
     where tuples have no expiry key. `details` are for the rows of the error port.
     """
@@ -70,7 +68,7 @@ class WriteTask:
     targets: Mapping[str, Place]
     topics: Mapping[str, tuple[str, ...]]
     columns: tuple[str, ...]
-    codec: str
+    formats: RowFormats
     sources: WindowSources
     source_slots: tuple[int, ...] | None
     keep_first_seen: bool
@@ -242,8 +240,7 @@ class _PortFiles:
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
         self._file: NewFile | None = None
-        self._writer: parquet.ParquetWriter | None = None
-        self._sink: pa.NativeFile | None = None
+        self._rows: RowsFile | None = None
         self._slots_met: set[int] = set()
         self.staged: list[StagedFile] = []
         details = task.details if self._verdict == Verdict.ERROR else None
@@ -255,7 +252,7 @@ class _PortFiles:
     @property
     def is_open(self) -> bool:
         """Whether rows were written that no staged file has yet."""
-        return self._writer is not None
+        return self._rows is not None
 
     def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
         """Take the port's rows of a batch, whose first row has number `begin` in its reading task."""
@@ -323,7 +320,7 @@ class _PortFiles:
         return columns if first is None else {**columns, "first_seen": first}
 
     def drain(self) -> None:
-        """Write the waiting rows as a row group."""
+        """Write the waiting rows."""
         if not self._waiting:
             return
         table = pa.Table.from_batches(self._waiting)
@@ -331,42 +328,28 @@ class _PortFiles:
         if self._file is None:
             self._begin(table)
         assert self._file is not None
-        assert self._writer is not None
-        assert self._sink is not None
+        assert self._rows is not None
         with telling_where(str(self._file.place)):
-            self._writer.write_table(table, row_group_size=table.num_rows)
-        if self._file.is_held and self._sink.tell() >= _HELD_BYTES:
+            self._rows.write(table)
+        if self._file.is_held and self._rows.size_bytes >= _HELD_BYTES:
             self.end()
 
-    def _begin(self, table: pa.Table) -> None:
+    def _begin(self, first: pa.Table) -> None:
+        formats = self._task.formats
         # In the order in which they were written, by name.
-        name = f"{self._port}-{self._number:05d}-{len(self.staged):03d}-{secrets.token_hex(8)}.parquet"
-        place = self._task.targets[self._port] / name
+        stem = f"{self._port}-{self._number:05d}-{len(self.staged):03d}-{secrets.token_hex(8)}"
+        place = self._task.targets[self._port] / f"{stem}.{formats.of(self._port)}"
         with telling_where(str(place)):
             self._file = NewFile(place)
-            # Or every page header would be a call of its own.
-            self._sink = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), _BUFFER_BYTES)
-            self._writer = parquet.ParquetWriter(
-                self._sink,
-                table.schema,
-                compression=self._task.codec,
-                use_dictionary=dictionary_columns(table),
-                store_schema=False,
-                store_decimal_as_integer=True,
-                write_page_checksum=True,
-            )
+            self._rows = formats.begin(self._port, self._file, first)
 
     def end(self) -> None:
         """End the file that was begun: whole, durable and counted."""
         file = self._file
         assert file is not None
-        assert self._writer is not None
-        assert self._sink is not None
+        assert self._rows is not None
         with telling_where(str(file.place)):
-            self._writer.close()
-            self._sink.flush()
-            file.finish()
-            rows = _rows_in(file)
+            rows = self._rows.finish()
         slots = tuple(sorted(self._slots_met))
         self.staged.append(StagedFile(self._port, file.place, rows, file.size_bytes, file.checksum, slots))
         self.close()
@@ -375,21 +358,8 @@ class _PortFiles:
         """Close the file that was begun, which counts only if it was ended. Safe to repeat."""
         if self._file is not None:
             self._file.close()
-        self._file = self._writer = self._sink = None
+        self._file = self._rows = None
         self._slots_met = set()
-
-
-def _rows_in(file: NewFile) -> int:
-    """The rows of a Parquet file by the footer that lies in it.
-
-    A window is committed if the rows that came in, the rows judged and these agree. So they are not what this writer
-    has counted or its Parquet library remembers, but what another reader will find.
-    """
-    tail = file.tail(_FOOTER_BYTES)
-    length = int.from_bytes(tail[-8:-4], "little") + 8
-    if length > len(tail):
-        tail = file.tail(length)
-    return int(parquet.read_metadata(pa.BufferReader(tail)).num_rows)
 
 
 def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.DictionaryArray:

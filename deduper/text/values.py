@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from functools import lru_cache
@@ -470,6 +470,7 @@ _YEAR_1 = datetime(1, 1, 1)  # noqa: DTZ001  a local time, to which a zone is gi
 _YEAR_1_SECONDS = -719_162 * 86_400
 _YEARS_SECONDS = 3_652_059 * 86_400
 """From year 1 to the end of year 9999."""
+_FIRST, _LAST = datetime(1, 1, 2), datetime(9999, 12, 30)  # noqa: DTZ001
 
 
 @lru_cache(maxsize=2048)
@@ -522,11 +523,28 @@ def offset_seconds(zone: Zone, local_seconds: int) -> int:
     """The offset of a local time from UTC: the first of two; in a gap that before it, as if the clock had not moved."""
     if isinstance(zone, int):
         return zone
-    since = local_seconds - _YEAR_1_SECONDS
+    return _seconds(_near(local_seconds).replace(tzinfo=zone).utcoffset())
+
+
+def offset_at(zone: Zone, utc_seconds: int) -> int:
+    """The offset from UTC at an instant."""
+    if isinstance(zone, int):
+        return zone
+    # In the first and the last days that Python has, the local time may be none.
+    near = min(max(_near(utc_seconds), _FIRST), _LAST)
+    return _seconds(near.replace(tzinfo=UTC).astimezone(zone).utcoffset())
+
+
+def _near(seconds: int) -> datetime:
+    """A time of a year that Python has, at which a zone has the same offset."""
+    since = seconds - _YEAR_1_SECONDS
     # Rules repeat with the calendar; before the first of them a zone has one offset.
     if since >= _YEARS_SECONDS:
         since = _YEARS_SECONDS - _CYCLE_SECONDS + (since - _YEARS_SECONDS) % _CYCLE_SECONDS
-    offset = (_YEAR_1 + timedelta(seconds=max(since, 0))).replace(tzinfo=zone).utcoffset()
+    return _YEAR_1 + timedelta(seconds=max(since, 0))
+
+
+def _seconds(offset: timedelta | None) -> int:
     assert offset is not None
     return offset.days * 86_400 + offset.seconds
 

@@ -42,6 +42,7 @@ from deduper.tasks.judge import JudgeTask
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.receipts import Receipt
+from deduper.tasks.row_files import RowFormats
 from deduper.tasks.write import StagedFile, WriteTask, grouped, writers_for
 from deduper.window import policy
 from deduper.window.accessories.leak_watch import sample_bits
@@ -68,9 +69,8 @@ class _MemoryFull(Exception):
 class Judgement:
     """A window that was judged and staged, and whose counts agree.
 
-    `seconds` are the driver's by part: `read`, `shards` and `write` are the jobs, `files` makes
-    ports of other formats. `task_seconds` are the work inside the tasks, summed. `lateness` is that of all rows.
-    `errors` are those of the error port if it is written.
+    `seconds` are the driver's by step: `read`, `shards` and `write`. `task_seconds` are the work inside the tasks,
+    summed. `lateness` is that of all rows. `errors` are those of the error port if it is written.
     """
 
     attempt: Attempt
@@ -218,13 +218,11 @@ class WindowJudge:
                 sources = self._sources(attempt.window, batch, state, shards)
                 writers = run.write(self._write_task(batch, directory, targets, readers, sources))
             failpoints.hit("stage.written")
-            with phases.of("files"):
-                staged = staging.staged_files(self._jobs.session, config, attempt, writers)
         return Judgement(
             attempt=attempt,
             batch=batch,
             receipts={receipt.shard: receipt for receipt in shards},
-            staged=staged,
+            staged=staging.staged_files(writers),
             categories=categories,
             rows=given.rows,
             errors=merged(writer.errors for writer in writers),
@@ -318,7 +316,11 @@ class WindowJudge:
             targets=targets,
             topics={port: sink.dedup_headers for port, sink in topics.items()},
             columns=tuple(column.name for column in config.source.parsed_columns) if config.has_row_ports else (),
-            codec=_CODECS.get(codec, codec),
+            formats=RowFormats(
+                {port: sink.format for port, sink in config.file_ports.items()},
+                _CODECS.get(codec, codec),
+                config.time_zone,
+            ),
             sources=sources,
             source_slots=tuple(partition.slot for partition in batch.partitions) if keeps_order else None,
             keep_first_seen=config.store.first_seen,

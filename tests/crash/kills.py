@@ -49,7 +49,6 @@ _ELSEWHERE = (
     *_IN_HDFS,
 )
 OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(_ELSEWHERE))
-ONLY_ON = {"stage.restaged": "file"}
 # Nothing is dead before so many windows.
 AGED = {
     "expire.recorded": 4,
@@ -111,7 +110,7 @@ def planned(rng: random.Random) -> dict[str, tuple[str, list[Kill]]]:
     for point in sorted(points().keys() - set(OTHERS)):
         backends = rng.sample(sorted(VARIANTS), 2)
         for number, victim in enumerate(rng.sample(victims(point), len(victims(point)))):
-            dealt[ONLY_ON.get(point, backends[number % 2])].append(_drawn(rng, point, victim))
+            dealt[backends[number % 2]].append(_drawn(rng, point, victim))
     stories = {}
     for variant, kills in dealt.items():
         rng.shuffle(kills)
@@ -124,12 +123,12 @@ def planned(rng: random.Random) -> dict[str, tuple[str, list[Kill]]]:
     return stories
 
 
-def met_by_workers(variant: str) -> set[str]:
+def met_by_workers() -> set[str]:
     """The points that are met while windows run: all but those of starts."""
     # A file dies wholly when an epoch has passed, and a run has one epoch only.
     # Sources are folded beside the windows, at no moment that a worker's death could be told by.
     never = {*STARTS, *OTHERS, "piece.file.gone", "sources.archived", "sources.folded"}
-    return {point for point in points() if point not in never and ONLY_ON.get(point, variant) == variant}
+    return points().keys() - never
 
 
 def _drawn(rng: random.Random, point: str, victim: str) -> Kill:
@@ -251,7 +250,7 @@ def workers_die(variant: str, undisturbed: Undisturbed, directory: Path) -> None
     try:
         armed = {}
         where_is = points()
-        for point in sorted(met_by_workers(variant)):
+        for point in sorted(met_by_workers()):
             where = where_is[point]
             actions = ("kill", "kill", "raise") if where == "worker" else ("kill-worker",)
             # Hits are counted by each process, and workers die young here.

@@ -20,7 +20,6 @@ from pathlib import Path
 from bucket_store.filesystem import is_temporary
 from deduper.sinks.names import STAGING
 from tests.crash import ledger
-from tests.crash.kills import ONLY_ON
 from tests.crash.scene import (
     DEADLINE_S,
     MANY_WINDOWS,
@@ -128,12 +127,11 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
     """
     rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
     scene = Scene(directory, master="local[2,8]", **VARIANTS[variant]).make(MANY_WINDOWS)
-    points = [point for point in _ZOMBIES if ONLY_ON.get(point, variant) == variant]
-    wake_after = {point: rng.choice((0, 0, 2, MANY_WINDOWS)) for point in points}
-    wake_after[rng.choice(points)] = 0
+    wake_after = {point: rng.choice((0, 0, 2, MANY_WINDOWS)) for point in _ZOMBIES}
+    wake_after[rng.choice(_ZOMBIES)] = 0
     # Hits are counted by each process, and a sleeping process is replaced by one that begins to count.
     armed = ",".join(
-        f"{point}=freeze@{1 + number // 2}:once={directory / 'tmp' / point}" for number, point in enumerate(points)
+        f"{point}=freeze@{1 + number // 2}:once={directory / 'tmp' / point}" for number, point in enumerate(_ZOMBIES)
     )
     asleep: dict[int, tuple[str, int]] = {}
     over = threading.Event()
@@ -146,7 +144,7 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
             for process in living(driver):
                 if process not in asleep and process != driver.pid and is_frozen(process):
                     # Of two that fall asleep at the same moment it does not matter which is which.
-                    point = min({p for p in points if (directory / "tmp" / p).exists()} - seen)
+                    point = min({p for p in _ZOMBIES if (directory / "tmp" / p).exists()} - seen)
                     seen.add(point)
                     cut_off(process)
                     asleep[process] = (point, scene.windows() + wake_after.get(point, 0))
@@ -174,8 +172,8 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
             thread.join()
         assert not failures, failures[0]
         assert code == 0, f"exit code {code}\n{scene.output()}"
-        met = {point for point in points if (directory / "tmp" / point).exists()}
-        assert met == set(points), f"never met: {set(points) - met}"
+        met = {point for point in _ZOMBIES if (directory / "tmp" / point).exists()}
+        assert met == set(_ZOMBIES), f"never met: {set(_ZOMBIES) - met}"
         for process, (point, _) in asleep.items():
             if is_frozen(process):
                 os.kill(process, signal.SIGCONT)

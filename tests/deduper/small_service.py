@@ -28,7 +28,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
 
 from bucket_store import failpoints
 from bucket_store.log import sources_file
@@ -365,8 +364,6 @@ class SmallJobs:
 
     A task that is killed runs again. An exception of one comes as a text.
     """
-
-    session = cast(SparkSession, None)
 
     def __init__(self, world: World, salt: bytes) -> None:
         self.wall_us = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,7 @@ class TopicScene(Scene):
 
     def rows(self, port: str = "output") -> list[Row]:
         """Their values, in the order of windows."""
-        return [json.loads(record.value or b"") for record in self.records(port)]
+        return [defaultdict(lambda: None, json.loads(record.value or b"")) for record in self.records(port)]
 
     def leftovers(self) -> list[str]:
         """As for folders; staged rows lie in the store."""

@@ -297,6 +297,18 @@ def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:
     assert sum(1 for port in ("unique", "duplicate") for _ in job.rows(port)) == kept.num_rows
 
 
+def test_ports_of_text_are_written_by_executors(two: Cluster, tmp_path: Path) -> None:
+    """By the tasks that write Parquet, without a job of their own."""
+    store = {"url": "file:state", "shards": SHARDS}
+    sinks = {port: {"format": "json", "path": f"out/{port}"} for port in PORTS}
+    job = job_in(
+        tmp_path / "job", source={"max_files_per_batch": 2, "file_format": "parquet"}, store=store, sinks=sinks
+    )
+    often = numbered(job, 3, 2000)
+    two.call(run_job, job, jobs=3)
+    check_counts(job, often)
+
+
 def test_three_executors_say_what_the_oracle_says(tmp_path: Path) -> None:
     """More executors than cores."""
     with cluster_of("local-cluster[3,1,1024]", tmp_path / "session") as three:

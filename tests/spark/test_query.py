@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deduper
 from bucket_store import failpoints
-from deduper import ConfigError, Deduper, EventTime, Never, OldCheckpointError, Ports, UsageError, Window
+from deduper import ConfigError, Deduper, EventTime, JsonSink, Never, OldCheckpointError, Ports, UsageError, Window
 from deduper.admin.keys.explain import explain
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
@@ -358,6 +358,23 @@ def test_values_of_all_types_come_back(own: SparkSession, tmp_path: Path) -> Non
     assert str(found) == str(expected)  # a NaN is not itself
     assert found[0]["dec"] == Decimal("1234567890.123456789")
     assert own.read.schema(rows.drop("nothing").schema).parquet(str(tmp_path / "duplicate")).count() == 2
+
+
+def test_a_port_of_json(own: SparkSession, tmp_path: Path) -> None:
+    """A line a row, as a job writes it; times in the zone of the session. An interval is refused before anything is."""
+    ports = {"duplicate": None, "expired": None, "error": None}
+    write = a_deduper(tmp_path).into(unique=JsonSink(tmp_path / "unique"), **ports)
+    with pytest.raises(UsageError, match=r"column `gap` is .*, which a port of JSON cannot hold; cast it"):
+        write(own.sql("SELECT 'a' k, named_struct('x', INTERVAL '1' DAY) gap"), 0)
+    assert list(tmp_path.iterdir()) == []
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=JsonSink(tmp_path / "unique"), **ports)
+    write(own.sql("SELECT 'a' k, TIMESTAMP '2024-07-01 12:00:00' ts, NULL nothing, array(1, NULL) numbers"), 0)
+    dedup.close()
+    (file,) = (tmp_path / "unique").glob("*.json")
+    row = json.loads(file.read_bytes())
+    assert row.pop("_dedup")["verdict"] == "unique"
+    assert row == {"k": "a", "ts": "2024-07-01T12:00:00.000000-02:30", "numbers": [1, None]}
 
 
 def test_rows_that_are_no_stream(own: SparkSession, tmp_path: Path) -> None:

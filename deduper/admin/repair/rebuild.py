@@ -33,7 +33,6 @@ from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.pieces.piece import Entries, PieceRef, decode_header, encode_piece
 from bucket_store.places.place import Place
 from bucket_store.tables.matches import Matches
-from deduper.admin.calendar_text import text_of_day
 from deduper.admin.open_store import OpenStore
 from deduper.admin.readback import OutputRows, read_rows
 from deduper.columns import Column, parse_columns
@@ -43,6 +42,7 @@ from deduper.core.digests import Plain, plain_digest, shards_of
 from deduper.core.judge import JudgeRules, ShardRows, judge_shard
 from deduper.errors import IntegrityError
 from deduper.expiry_key import ExpiryKeyScale
+from deduper.text.written import text_of_day
 from deduper.units import UNIT_US
 from deduper.window.policy import CATEGORIES, category_state
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.tasks.kafka_rows import HEADERS, KEY, TIMESTAMP, VALUE, with_headers
 from deduper.tasks.kafka_rows import SLOT as SLOT_COLUMN
-from deduper.text.json_written import json_lines
+from deduper.text.written import json_blocks, json_lines
 
 SLOT = 0
 """The one writer of a port that is a topic: a window is one transaction."""
@@ -21,7 +20,7 @@ _NO_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 def file_bytes(rows: pa.Table, sink_format: str) -> bytes:
     """A whole file: Parquet, or a line of JSON for each row."""
-    return _parquet(rows) if sink_format == "parquet" else _lines(rows)
+    return _parquet(rows) if sink_format == "parquet" else b"".join(block.tobytes() for block in json_blocks(rows))
 
 
 def _parquet(rows: pa.Table) -> bytes:
@@ -29,16 +28,6 @@ def _parquet(rows: pa.Table) -> bytes:
     pq.write_table(rows, sink, store_schema=False, write_page_checksum=True, use_dictionary=dictionary_columns(rows))
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def _lines(rows: pa.Table) -> bytes:
-    chunks = [pc.binary_join_element_wise(chunk, "\n", "") for chunk in json_lines(rows).chunks]
-    return b"".join(_bytes_of(chunk) for chunk in chunks)
-
-
-def _bytes_of(texts: pa.Array) -> bytes:
-    """All texts, one behind another."""
-    return b"".join(texts.cast(pa.binary()).to_pylist())
 
 
 def topic_rows(rows: pa.Table, on: Sequence[str], window: int) -> bytes:

@@ -16,7 +16,7 @@ from deduper.errors import UsageError
 from deduper.ranges.aggregate.cells import Ids
 from deduper.ranges.aggregate.points import Ints, as_points
 from deduper.ranges.stream.settings import WINDOW
-from deduper.text.json_written import json_lines
+from deduper.text.written import json_lines
 
 Bools = NDArray[np.bool_]
 

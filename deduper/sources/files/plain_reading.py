@@ -6,7 +6,7 @@ import logging
 
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
-from deduper.sources.plain import OnlySpark, declared, zone_of
+from deduper.sources.plain import OnlySpark, declared
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.reading_tasks import PlainReading
 from deduper.tasks.readers.text import TextReading
@@ -26,5 +26,5 @@ def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
         return None
     if source.is_text:
         delimiter = source.delimiter if source.file_format == "csv" else None
-        return TextReading(columns, zone_of(config), delimiter, source.header)
+        return TextReading(columns, config.time_zone, delimiter, source.header)
     return ParquetReading(columns)

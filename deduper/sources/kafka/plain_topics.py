@@ -11,7 +11,7 @@ from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.kafka.client import consumer_options
 from deduper.sources.kafka.topic_reading import RecordFormat, TopicReading
-from deduper.sources.plain import OnlySpark, declared, zone_of
+from deduper.sources.plain import OnlySpark, declared
 from deduper.text.format import TextFormat
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicRead
     return TopicReading(
         declared=columns,
         client=client,
-        format=record_format(source, columns.columns, zone_of(config)),
+        format=record_format(source, columns.columns, config.time_zone),
         tombstone=Admission.TOMBSTONE if source.tombstones == "error" else Admission.ADMITTED,
     )
 

@@ -73,10 +73,6 @@ class WindowRun(Protocol):
 class Jobs(Protocol):
     """Runs the jobs of windows, one window at a time; the service's are `SparkJobs`, and `ClusterJobs` on a cluster."""
 
-    @property
-    def session(self) -> SparkSession:
-        """Makes ports of other formats."""
-
     def open(self, epoch: int, attempt: int) -> AbstractContextManager[WindowRun]:
         """A run of that attempt, which is closed when its jobs are over or were given up."""
 
@@ -211,7 +207,7 @@ class SparkRun:
         finally:
             # A job of Spark's does not show whether a task that it retried still runs.
             self.all_tasks_finished = self._pool is not None and self._pool.all_tasks_finished
-            self._close_pool()  # its tasks occupy the cores on which Spark is to make ports of other formats
+            self._close_pool()
 
     def _close_pool(self) -> None:
         task_pool, self._pool = self._pool, None

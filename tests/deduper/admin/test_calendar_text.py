@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bucket_store.places.local import local_place
-from deduper.admin.calendar_text import text_of_day, time_of_text
+from deduper.admin.calendar_text import time_of_text
 from deduper.admin.readback import read_rows
 from deduper.columns import ColumnType, parse_columns
 from deduper.errors import IntegrityError
+from deduper.text.written import text_of_day
 
 DATE, TIMESTAMP, LOCAL = (column.type for column in parse_columns("d date, t timestamp, n timestamp_ntz"))
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

@@ -22,8 +22,7 @@ PHASES = {
     "judge": 1.8,
     "judge.read": 0.5,
     "judge.shards": 0.4,
-    "judge.write": 0.7,
-    "judge.files": 0.1,
+    "judge.write": 0.8,
     "durable": 0.05,
     "commit": 0.02,
     "publish": 0.03,
@@ -64,7 +63,7 @@ def test_programs_get_seconds_and_shares(tmp_path: Path) -> None:
     assert [window["window"] for window in found["windows"]] == [5, 6]
     assert found["windows"][0]["rows_per_second"] == 250_000
     assert found["windows"][0]["phases"]["judge.read"] == 0.5
-    assert found["shares"]["write"] == 0.35
+    assert found["shares"]["write"] == 0.4
     shares = {"read": 0.3, "rows": 0.1, "keys": 0.05, "tables": 0.1, "judge": 0.05, "verdicts": 0.05, "piece": 0.05}
     assert found["task_shares"] == {**shares, "ports": 0.3, "send": 0}
     assert list(found["task_shares"]) == [*TASK_STEPS, "send"]
@@ -80,7 +79,7 @@ def test_people_get_a_column_a_window_and_the_shares_of_all(tmp_path: Path) -> N
     assert ["window", "1", "2", "share"] in lines
     assert ["rows", "500,000", "500,000", "–"] in lines
     assert ["seconds", "2.00", "2.00", "–"] in lines
-    of_driver = {"intent": 10, "read": 500, "judge": 400, "write": 700, "files": 100, "sync": 50, "commit": 20}
+    of_driver = {"intent": 10, "read": 500, "judge": 400, "write": 800, "sync": 50, "commit": 20}
     for step, ms in {**of_driver, "publish": 30, "expire": 10, "other": 180}.items():
         assert [step, str(ms), str(ms), f"{ms / 2000:.0%}"] in lines
     assert ["ports", "600", "600", "30%"] in lines

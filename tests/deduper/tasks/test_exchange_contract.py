@@ -48,6 +48,7 @@ from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.read import spill as spill_records
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
+from deduper.tasks.row_files import RowFormats
 from deduper.tasks.table_room import TableRoom
 from deduper.tasks.write import WriteReceipt, WriteTask, write
 from tests.tiers import is_night
@@ -132,7 +133,7 @@ class Service:
             targets=dict.fromkeys(PORTS, target),
             topics={},
             columns=("k",),
-            codec="snappy",
+            formats=RowFormats(),
             sources=WindowSources(str(self.root), self.window, ("a", "b", "c", "d", "e"), (0,) * 5, {}),
             source_slots=None,
             keep_first_seen=window.first_seen,

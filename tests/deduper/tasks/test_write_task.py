@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import gc
+import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -23,7 +26,9 @@ from deduper.core.verdict import REASONS
 from deduper.errors import CannotWriteError
 from deduper.tasks import exchange
 from deduper.tasks.origins import WindowSources
+from deduper.tasks.row_files import RowFormats, rows_in
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, write, writers_for
+from deduper.text.written import json_blocks
 from tests.bucket_store.places.memory_names import MemoryNames
 from tests.deduper.small_service import Killed, armed
 
@@ -72,7 +77,7 @@ def task(tmp_path: Path) -> WriteTask:
         targets=dict.fromkeys(PORTS, local_place(tmp_path / "staging")),
         topics={},
         columns=("k",),
-        codec="snappy",
+        formats=RowFormats(),
         sources=WindowSources(str(tmp_path), 4, ("one", "two"), (0, 100), {}),
         source_slots=None,
         keep_first_seen=True,
@@ -251,6 +256,53 @@ def test_a_footer_that_did_not_reach_the_disk_is_no_receipt(task: WriteTask) -> 
     spoilt = Watched(lambda data: data[:-4] + bytes(4) if data.endswith(b"PAR1") and len(data) > 4 else data)
     with pytest.raises(pa.ArrowInvalid):
         write(on(LocalNames(spoilt), task), 0)
+
+
+TEXT = {"unique": "json", "duplicate": "csv"}
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_port_of_text_has_a_line_a_row(task: WriteTask, kind: str) -> None:
+    """A line end inside quotes of CSV is none; described as it lies there, durable, on any storage."""
+    task = replace(task, formats=RowFormats(TEXT), columns=("k\nof two lines",))
+    receipt = write(on(MemoryNames(), task) if kind == "memory" else task, 0)
+    data = {file.port: file.place.read() for file in receipt.files}
+    assert {file.port: (file.rows, file.place.path.suffix) for file in receipt.files} == {
+        "unique": (5, ".json"),
+        "duplicate": (1, ".csv"),
+    }
+    for file in receipt.files:
+        assert (file.size_bytes, file.checksum) == (
+            len(data[file.port]),
+            xxhash.xxh3_64_intdigest(data[file.port]),
+        )
+    rows = [json.loads(line) for line in data["unique"].splitlines()]
+    assert [row.get("k\nof two lines") for row in rows] == ["a", "b", "c", None, "e"]
+    header, row = csv.reader(io.StringIO(data["duplicate"].decode(), newline=""))
+    assert (header, row[0]) == (["k\nof two lines", "_dedup"], "a")
+    assert json.loads(row[1])["first_seen"] == {
+        "window": 4,
+        "source": "one",
+        "position": 0,
+        "expiry": "1970-01-01T00:00:01.000000Z",
+    }
+
+
+def test_the_rows_of_text_are_counted_in_its_bytes(task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that no line holds is missed: the window's counts disagree."""
+    monkeypatch.setattr("deduper.tasks.row_files.json_blocks", lambda rows, _: json_blocks(rows.slice(1)))
+    assert {file.port: file.rows for file in write(replace(task, formats=RowFormats(TEXT)), 0).files} == {
+        "unique": 4,
+        "duplicate": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("block", "rows"), [(b"", 0), (b"a\nb\n", 2), (b'"a\nb",c\n', 1), (b'"a""\n","b"\n"\n\n"\n', 2), (b"a\r\nb", 1)]
+)
+def test_rows_of_csv_end_outside_quotes(block: bytes, rows: int) -> None:
+    """As a reader counts them."""
+    assert rows_in(np.frombuffer(block, np.uint8), has_quotes=True) == rows
 
 
 def test_a_sync_that_fails_fails_the_task(task: WriteTask) -> None:

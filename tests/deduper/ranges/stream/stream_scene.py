@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -173,7 +174,8 @@ class Scene:
         files = sorted((self.root / "out" / port).glob(f"*.{self.kinds[1]}"))
         if self.kinds[1] == "parquet":
             return [row for file in files for row in pq.read_table(file).to_pylist()]
-        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        return [defaultdict(lambda: None, json.loads(line)) for line in lines]  # a null is left out
 
     def answers(self) -> dict[int, tuple[Any, ...]]:
         """The aggregates of each event, as corrected."""

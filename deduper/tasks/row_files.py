@@ -1,0 +1,133 @@
+"""The files of a port by their format, as rows are added: Parquet, or lines of JSON or CSV.
+
+Each counts its rows as a reader will find them: a window is committed if the rows that came in, the rows judged and
+these agree, so they are not what a writer was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from bucket_store.places.new_file import NewFile
+from deduper.tasks.dictionary_columns import dictionary_columns
+from deduper.text.written import csv_blocks, csv_header, json_blocks
+
+_BUFFER_BYTES = 256 << 10
+_FOOTER_BYTES = 64 << 10
+_LINE_END, _QUOTE = 0x0A, 0x22
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormats:
+    """The formats of ports by name, `parquet`, `json` or `csv`; Parquet for all others. Pickled into the tasks.
+
+    `codec` compresses Parquet; `zone` is that of times in text.
+    """
+
+    of_port: Mapping[str, str] = field(default_factory=dict)
+    codec: str = "snappy"
+    zone: str = "UTC"
+
+    def of(self, port: str) -> str:
+        """The format of a port, which is the ending of its files too."""
+        return self.of_port.get(port, "parquet")
+
+    def begin(self, port: str, file: NewFile, first: pa.Table) -> RowsFile:
+        """A port's rows in a new file; `first` are its first ones, which are yet to be written."""
+        form = self.of(port)
+        if form == "parquet":
+            return _ParquetFile(file, first, self.codec)
+        return _LinesFile(file, self.zone, csv_header(first.column_names) if form == "csv" else None)
+
+
+class RowsFile(Protocol):
+    """Rows in a file of a format."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows, which have the columns of the first ones."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes so far."""
+
+    def finish(self) -> int:
+        """Make the whole file durable; gives its rows."""
+
+
+class _ParquetFile:
+    def __init__(self, file: NewFile, first: pa.Table, codec: str) -> None:
+        self._file = file
+        # Or every page header would be a call of its own.
+        self._sink = pa.BufferedOutputStream(pa.PythonFile(file, "w"), _BUFFER_BYTES)
+        self._writer = parquet.ParquetWriter(
+            self._sink,
+            first.schema,
+            compression=codec,
+            use_dictionary=dictionary_columns(first),
+            store_schema=False,
+            store_decimal_as_integer=True,
+            write_page_checksum=True,
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows, as a row group."""
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes so far."""
+        return int(self._sink.tell())
+
+    def finish(self) -> int:
+        """Make the whole file durable; gives its rows, by the footer that lies in it."""
+        self._writer.close()
+        self._sink.flush()
+        self._file.finish()
+        tail = self._file.tail(_FOOTER_BYTES)
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        if length > len(tail):
+            tail = self._file.tail(length)
+        return int(parquet.read_metadata(pa.BufferReader(tail)).num_rows)
+
+
+class _LinesFile:
+    """A line a row; its rows are counted in the bytes that are written."""
+
+    def __init__(self, file: NewFile, zone: str, header: bytes | None) -> None:
+        self._file = file
+        self._zone = zone
+        self._is_csv = header is not None
+        self._rows = 0
+        if header is not None:
+            file.write(header)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows."""
+        for block in (csv_blocks if self._is_csv else json_blocks)(rows, self._zone):
+            self._file.write(block.data)
+            self._rows += rows_in(block, has_quotes=self._is_csv)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes so far."""
+        return self._file.size_bytes
+
+    def finish(self) -> int:
+        """Make the whole file durable; gives its rows."""
+        self._file.finish()
+        return self._rows
+
+
+def rows_in(block: NDArray[np.uint8], *, has_quotes: bool) -> int:
+    """The line ends in whole lines; of CSV, which `has_quotes`, those outside them: after an even number of quotes."""
+    ends = np.flatnonzero(block == _LINE_END)
+    if not has_quotes:
+        return ends.size
+    return int(np.count_nonzero(np.searchsorted(np.flatnonzero(block == _QUOTE), ends) % 2 == 0))
