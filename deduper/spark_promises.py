@@ -87,7 +87,6 @@ _CLOSED = {
 _FREE = frozenset(
     (
         "spark.sql.avro.compression.codec",
-        "spark.sql.files.maxRecordsPerFile",
         "spark.sql.parquet.columnarReaderBatchSize",
         "spark.sql.parquet.compression.codec",
         "spark.sql.parquet.filterPushdown",

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deduper.bench.workload import Workload
-from deduper.config.sections import PORTS
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -82,13 +81,6 @@ CONTENDERS = {
             sinks=("parquet",),
         ),
         Contender("deduper-read-by-spark", "records read and parsed by Spark", None, {"spark": _READ_BY_SPARK}),
-        Contender(
-            "deduper-at-least-once",
-            "delivery: at_least_once, by Spark's sink",
-            None,
-            {"sinks": {port: {"delivery": "at_least_once"} for port in PORTS}},
-            sinks=("kafka",),
-        ),
         Contender("deduper-no-duplicates", "duplicate port: none", None, {"sinks": {"duplicate": _NONE}}),
         Contender(
             "deduper-one-port",

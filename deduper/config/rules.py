@@ -332,10 +332,7 @@ def _port_options(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]
             continue
         path = ("sinks", port, "options")
         own = {name: value for name, value in sink.options.items() if reported.get(name) != value}
-        if sink.delivery == "exactly_once":
-            yield from _refused(path, sink.bootstrap_servers, own)
-        else:
-            yield from _pem_to_java(path, own)
+        yield from _refused(path, sink.bootstrap_servers, own)
 
 
 def _refused(path: tuple[str, ...], servers: str, options: Mapping[str, str]) -> Iterator[Finding]:

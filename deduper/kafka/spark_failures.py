@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from deduper.kafka.errors import KafkaDeniedError, KafkaSinkError, RecordRefusedError
-from deduper.spark.failures import innermost_cause, whole_text
+from deduper.spark.failures import whole_text
 
 _OF_KAFKA = re.compile(r"\borg\.apache\.kafka\.(?:\w+\.)*(\w+Exception)\b")
 # Spark's own words for a consumer that was given nothing within `kafkaConsumer.pollTimeoutMs`.
@@ -41,9 +40,14 @@ _PASSING = {
     "UnstableOffsetCommitException",
 }
 _DENIED = re.compile(r"\w*(?:Authorization|Authentication)Exception")
-_TOO_LARGE = {"RecordTooLargeException", "RecordBatchTooLargeException"}
-_REFUSED = {"InvalidTimestampException", "InvalidRecordException", "PolicyViolationException"}
-_LASTING = _TOO_LARGE | _REFUSED | {"InvalidTopicException", "UnsupportedVersionException", "OffsetOutOfRangeException"}
+_LASTING = {
+    "InvalidRecordException",
+    "InvalidTopicException",
+    "OffsetOutOfRangeException",
+    "PolicyViolationException",
+    "RecordTooLargeException",
+    "UnsupportedVersionException",
+}
 
 
 def may_pass(error: BaseException) -> bool:
@@ -53,19 +57,3 @@ def may_pass(error: BaseException) -> bool:
     if names & _LASTING or any(_DENIED.fullmatch(name) for name in names):
         return False
     return bool(names & _PASSING) or _POLLED_FOR_NOTHING.search(text) is not None
-
-
-def lasting_error(error: BaseException, subject: str) -> KafkaSinkError | None:
-    """The error for the operator when a write can never succeed; None when the cause is open."""
-    names = set(_OF_KAFKA.findall(whole_text(error)))
-    cause = innermost_cause(error)
-    if names & _TOO_LARGE:
-        return RecordRefusedError(
-            f"{subject}: {cause}; a record is larger than it may be: raise the topic's max.message.bytes, and the "
-            "sink's kafka.max.request.size (the headers that deduper adds make a record about 200 bytes larger)"
-        )
-    if names & _REFUSED:
-        return RecordRefusedError(f"{subject}: {cause}; change the topic's setting that forbids it")
-    if any(_DENIED.fullmatch(name) for name in names):
-        return KafkaDeniedError(f"{subject}: not allowed: {cause}; it needs a valid login, and Write on the topic")
-    return None

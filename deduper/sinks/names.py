@@ -65,7 +65,7 @@ def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -
 
 
 _TOPIC = re.compile(
-    r"kafka:(?P<topic>[a-zA-Z0-9._-]+)\?(?:job=(?P<job>[a-z0-9][a-z0-9._-]*)&)?slots=(?P<slots>\d+(?:,\d+)*)"
+    r"kafka:(?P<topic>[a-zA-Z0-9._-]+)\?job=(?P<job>[a-z0-9][a-z0-9._-]*)&slots=(?P<slots>\d+(?:,\d+)*)"
 )
 
 
@@ -73,17 +73,16 @@ _TOPIC = re.compile(
 class TopicPlace:
     """The topic and writers for a staged file's rows, when they are not published as a file.
 
-    `job` is the name in their transactional ids, and None when they are sent at least once, without transactions. It is
-    the name the job had when the window was committed: under another its publication could not be found again.
+    `job` is the name in their transactional ids: the name the job had when the window was committed, since under
+    another its publication could not be found again.
     """
 
     topic: str
     slots: tuple[int, ...]
-    job: str | None = None
+    job: str
 
     def __str__(self) -> str:
-        job = "" if self.job is None else f"job={self.job}&"
-        return f"kafka:{self.topic}?{job}slots={','.join(map(str, self.slots))}"
+        return f"kafka:{self.topic}?job={self.job}&slots={','.join(map(str, self.slots))}"
 
     @classmethod
     def of(cls, final: str) -> TopicPlace | None:

@@ -31,8 +31,8 @@ def open_topics(
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
     """The ports that are topics, by name; None for none. `unpublished`: see `deduper run --unpublished`.
 
-    Brokers that do not answer are waited for until the deadline. What is sent once is sent `by_tasks` of Spark's
-    executors (`logged_in`), or by this process; `session` is only needed for those, and for ports of at least once.
+    Brokers that do not answer are waited for until the deadline. Rows are sent `by_tasks` of Spark's executors
+    (`logged_in`), for which `session` is needed, or by this process.
     """
     if not sinks:
         return contextlib.nullcontext()
@@ -42,4 +42,4 @@ def open_topics(
     from deduper.sinks.topics import KafkaPorts
 
     publisher = TaskPublisher(session, stop, logged_in) if by_tasks else ThreadPublisher()
-    return contextlib.closing(KafkaPorts(sinks, deadline_us / 1_000_000, log, session, publisher, unpublished, stop))
+    return contextlib.closing(KafkaPorts(sinks, deadline_us / 1_000_000, log, publisher, unpublished, stop))

@@ -26,7 +26,6 @@ from bucket_store.log.records import OutputFile
 from bucket_store.places.local import LocalNames, on_one_volume
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Names, Place
-from deduper.config.kafka.sections import KafkaSink
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, telling_where
 from deduper.sinks.names import (
@@ -138,14 +137,10 @@ def _final(config: Config, store_id: str, attempt: Attempt, file: StagedFile, nu
     """Where the rows of a staged file go: a file, a topic or a function."""
     topics, sinks = config.topic_ports, config.file_ports
     if file.port in topics:
-        return str(_topic_place(config.name, topics[file.port], file.slots))
+        return str(TopicPlace(topics[file.port].topic, file.slots, config.name))
     if file.port in config.function_ports:
         return function_place(file.port)
     return str(sinks[file.port].place / final_name(store_id, attempt, number, sinks[file.port].format))
-
-
-def _topic_place(job: str, sink: KafkaSink, slots: tuple[int, ...]) -> TopicPlace:
-    return TopicPlace(sink.topic, slots, job if sink.delivery == "exactly_once" else None)
 
 
 def publish(outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[OutputFile]:

@@ -12,14 +12,11 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
 import xxhash
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
@@ -29,15 +26,11 @@ from deduper.config.kafka.options import librdkafka_options
 from deduper.config.kafka.sections import KafkaSink
 from deduper.errors import UsageError
 from deduper.kafka.errors import ProducerFencedError
-from deduper.kafka.retry import RetryDeadline, ThrottledLog
-from deduper.kafka.spark_failures import lasting_error, may_pass
 from deduper.sinks.names import TopicPlace
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.publisher import PortWork, Publisher, failure, gravest
 from deduper.sinks.slot import CommittedWindow
 from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
-from deduper.spark.failures import innermost_cause
-from deduper.tasks.kafka_rows import HEADERS, KEY, VALUE
 
 logger = logging.getLogger(__name__)
 
@@ -46,21 +39,20 @@ _MOST_FENCED = 5
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """The rows of one window for one port's topic. `job` is None for a port that is sent at least once."""
+    """The rows of one window for one port's topic."""
 
     name: str
     sink: KafkaSink
     topic: str
-    job: str | None
+    job: str
     outputs: tuple[OutputFile, ...]
     slots: Mapping[int, Sequence[Place]]
 
 
 class KafkaPorts:
-    """The Kafka ports of a job, for the owner of its store: it is checked here, `publisher` sends what is sent once.
+    """The Kafka ports of a job, for the owner of its store: it is checked here, `publisher` sends.
 
-    `sinks` are the ports by name, `deadline_s` is the time to wait for brokers that do not answer. `session` gives the
-    Spark session that writes ports with `delivery: at_least_once`, starting one if need be. `unpublished` is the
+    `sinks` are the ports by name, `deadline_s` is the time to wait for brokers that do not answer. `unpublished` is the
     operator's answer for windows of which the cluster has forgotten whether they were published.
     `stop` ends the waiting for brokers that are away.
     """
@@ -70,7 +62,6 @@ class KafkaPorts:
         sinks: Mapping[str, KafkaSink],
         deadline_s: float,
         log: CommitLog,
-        session: Callable[[], SparkSession],
         publisher: Publisher,
         unpublished: OnUnknown = OnUnknown.REFUSE,
         stop: Event | None = None,
@@ -79,25 +70,40 @@ class KafkaPorts:
         self._deadline_s = deadline_s
         self._log = log
         self._first_own = log.state.next_window
-        self._session = session
         self._unpublished = unpublished
         self._stop = stop
-        self._reporter = ThrottledLog()
         self._publisher = publisher
 
     def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash.
+
+        All ports at once; every one is tried, even when another fails.
 
         Raises:
             FencedError: another owner has taken the store.
             UsageError: a port of the window is no topic any more.
             KafkaSinkError, IntegrityError, StopRequested: see `Publisher.publish`.
         """
-        ports = self._ports(window, outputs)
-        self._publish_exactly_once(window, [port for port in ports if port.job is not None])
-        for port in ports:
-            if port.job is None:
-                self._publish_at_least_once(window, port)
+        left: Sequence[_Port] = self._ports(window, outputs)
+        committed_us = self._committed_us(window)
+        for attempt in range(1, _MOST_FENCED + 1):
+            outcomes = self._publisher.publish([self._work(window, port, committed_us) for port in left])
+            failed = [
+                (port, error)
+                for port, slots in zip(left, outcomes, strict=True)
+                if (error := failure(slots)) is not None
+            ]
+            left = [port for port, error in failed if isinstance(error, ProducerFencedError)]
+            if left:
+                self._log.check_owner()
+            if len(left) < len(failed) or (left and attempt == _MOST_FENCED):
+                raise gravest([error for _, error in failed])
+            if not left:
+                return
+            logger.warning(
+                "port %s: fenced by a producer of this same store: publishing again",
+                ", ".join(port.name for port in left),
+            )
 
     def close(self) -> None:
         """Close the publisher."""
@@ -123,29 +129,6 @@ class KafkaPorts:
             ports.append(_Port(name, sinks[name], first.topic, first.job, tuple(output for output, _ in files), slots))
         return ports
 
-    def _publish_exactly_once(self, window: int, ports: Sequence[_Port]) -> None:
-        """All at once; every port is tried, even when another fails."""
-        left = ports
-        committed_us = self._committed_us(window) if ports else None
-        for attempt in range(1, _MOST_FENCED + 1):
-            outcomes = self._publisher.publish([self._work(window, port, committed_us) for port in left])
-            failed = [
-                (port, error)
-                for port, slots in zip(left, outcomes, strict=True)
-                if (error := failure(slots)) is not None
-            ]
-            left = [port for port, error in failed if isinstance(error, ProducerFencedError)]
-            if left:
-                self._log.check_owner()
-            if len(left) < len(failed) or (left and attempt == _MOST_FENCED):
-                raise gravest([error for _, error in failed])
-            if not left:
-                return
-            logger.warning(
-                "port %s: fenced by a producer of this same store: publishing again",
-                ", ".join(port.name for port in left),
-            )
-
     def _committed_us(self, window: int) -> int | None:
         """The wall clock of the commit of a window that is resumed; None of one that this owner has committed.
 
@@ -158,7 +141,6 @@ class KafkaPorts:
         return min((commit.wall_us for commit in commits if commit.window >= window), default=None)
 
     def _work(self, window: int, port: _Port, committed_us: int | None) -> PortWork:
-        assert port.job is not None
         sink = TransactionalSink(
             job=port.job,
             store_id=self._log.manifest.store_id,
@@ -178,40 +160,6 @@ class KafkaPorts:
                 age_s=_age_s(port.outputs, committed_us),
                 unknown=self._unpublished,
             ),
-        )
-
-    def _publish_at_least_once(self, window: int, port: _Port) -> None:
-        """By Spark's sink, which has no transactions: a crash before the mark, or a failure, sends rows again."""
-        subject = f"port {port.name}, topic {port.topic}, window {window}"
-        if not all(open_place(output.staged).exists() for output in port.outputs):
-            # They were durable before the record and are removed after the mark only, which is not synced.
-            logger.warning("%s: not sent again: its staged rows are gone, so a mark was there and is lost", subject)
-            return
-        retry = RetryDeadline(subject, self._deadline_s, self._reporter, stop=self._stop)
-        while True:
-            try:
-                self._send_by_spark(port)
-            except (PySparkException, Py4JJavaError) as exc:
-                lasting = lasting_error(exc, subject)
-                if lasting is not None:
-                    raise lasting from exc
-                if not may_pass(exc):
-                    raise
-                self._log.check_owner()
-                retry.wait("the brokers, to send it again", innermost_cause(exc))
-            else:
-                return
-
-    def _send_by_spark(self, port: _Port) -> None:
-        rows = self._session().read.parquet(*[output.staged for output in port.outputs]).select(KEY, VALUE, HEADERS)
-        options = {name: value for name, value in port.sink.options.items() if name.startswith("kafka.")}
-        (
-            rows.write.format("kafka")
-            .options(**options)
-            .option("kafka.bootstrap.servers", port.sink.bootstrap_servers)
-            .option("includeHeaders", "true")
-            .option("topic", port.topic)
-            .save()
         )
 
 

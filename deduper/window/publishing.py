@@ -1,10 +1,9 @@
 """Steps 5 and 6: a committed window becomes public on every port, then the marks say so.
 
-A window with rows for topics of exactly once is published on a thread of its own, while the next window is read and
-judged, and on a store elsewhere, where each name takes long, so is every window that needs no Spark for it. The commit
-of the next window waits for its mark: so at most one committed window is unpublished, as without the thread, and the
-start after any crash finds nothing that it does not know. Other windows are published at once: files by renames, and
-ports of at least once by Spark, whose tasks would wait for the cores of the judging.
+A window with rows for topics is published on a thread of its own, while the next window is read and judged, and on a
+store elsewhere, where each name takes long, so is every window. The commit of the next window waits for its mark: so at
+most one committed window is unpublished, as without the thread, and the start after any crash finds nothing that it
+does not know. Other windows are published at once, by renames.
 """
 
 from __future__ import annotations
@@ -79,7 +78,8 @@ class Publishing:
             Exception: of a window that is published at once, whatever it has met.
         """
         self._beside = None
-        is_beside = self._functions is None and _goes_beside(outputs, is_local=self._log.root.is_local)
+        is_slow = bool(outputs_of(outputs).topics) or not self._log.root.is_local
+        is_beside = self._functions is None and is_slow
         if not is_beside and not self._is_held:
             self._publish(window, outputs, phases)
             return
@@ -168,11 +168,6 @@ class _Publication(BackgroundTask):
                 self._report = report
                 return
         report(self._took_s)
-
-
-def _goes_beside(outputs: Sequence[OutputFile], *, is_local: bool) -> bool:
-    topics = outputs_of(outputs).topics
-    return (bool(topics) or not is_local) and all(place.job is not None for _, place in topics)
 
 
 def publish_window(

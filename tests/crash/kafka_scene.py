@@ -11,7 +11,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from deduper.spark import kafka_jars
@@ -78,7 +78,6 @@ class KafkaScene(Scene):
     broker: Broker | Cluster | None = None
     source: str = "in"
     max_offsets: int = 3000
-    deliveries: Mapping[str, str] = field(default_factory=dict)
     preserve_order: bool = True
     options: str = "{}"
 
@@ -90,9 +89,8 @@ class KafkaScene(Scene):
         sinks = []
         for port in PORTS:
             self.broker.create_topic(self.topic(port), PARTITIONS)
-            delivery = self.deliveries.get(port, "exactly_once")
             order = f", preserve_order: {str(self.preserve_order).lower()}" if port == "unique" else ""
-            sinks.append(f"  {port}: {{format: kafka, topic: {self.topic(port)}, delivery: {delivery}{order}}}")
+            sinks.append(f"  {port}: {{format: kafka, topic: {self.topic(port)}{order}}}")
         self.config_path.write_text(
             f"""\
 name: {self.source}
@@ -146,9 +144,6 @@ def problems(
     sent: list[Record],
     traffic: Traffic,
     seen: Mapping[str, list[Record]],
-    *,
-    repeatable: Iterable[str] = (),
-    ordered: Iterable[str] = ("unique",),
 ) -> list[str]:
     """What is wrong with what readers saw: rows lost, repeated, changed, on the wrong port, out of order."""
     found = []
@@ -171,7 +166,7 @@ def problems(
     several = [number for number, where in ports.items() if len(where) > 1]
     if several:
         found.append(f"{len(several)} on several ports, as {several[0]}: {ports[several[0]]}")
-    for port in seen.keys() - set(repeatable):
+    for port in seen:
         twice = [number for number, where in ports.items() if where[port] > 1]
         if twice:
             found.append(f"{port}: {len(twice)} twice, as {sorted(twice)[:3]}")
@@ -182,11 +177,9 @@ def problems(
     unique = Counter(traffic.keys.get(int(header(record, "n") or -1), "none") for record in seen["unique"])
     if unique.keys() != set(traffic.keys.values()):
         found.append(f"unique: {len(set(traffic.keys.values()) - unique.keys())} keys are missing")
-    if "unique" not in repeatable and max(unique.values(), default=1) > 1:
+    if max(unique.values(), default=1) > 1:
         found.append(f"unique: keys more than once: {unique.most_common(3)}")
-    for port in ordered:
-        found += _out_of_order(port, seen[port], sent)
-    return found
+    return found + _out_of_order("unique", seen["unique"], sent)
 
 
 def _out_of_order(port: str, records: list[Record], sent: list[Record]) -> list[str]:

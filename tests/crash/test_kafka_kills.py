@@ -11,7 +11,6 @@ import random
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,12 @@ from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.places.local import local_place
 from tests import notes
 from tests.crash import ledger
-from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
+from tests.crash.kafka_scene import KafkaScene, made_traffic, once_path, problems, repeats
 from tests.crash.scene import freeze_all, living, signal_all, wait_until
 from tests.forked import Forked
 from tests.jvm import BRIEF
 from tests.processes import is_frozen
 from tests.services.kafka_cluster import Cluster
-from tests.services.kafka_jobs import header
 from tests.services.kafka_traffic import Follower, read, send
 from tests.spark.harness import PORTS
 
@@ -57,7 +55,6 @@ EXECUTOR_POINTS = ("window.1.intent", "read.spilled", "judge.judged", "write.arr
 SENDING = tuple(point for point in PUBLISHING if point.startswith("kafka."))
 WAYS: dict[str, dict[str, Any]] = {
     "exactly-once": {},
-    "mixed": {"deliveries": {"error": "at_least_once"}},
     "executors": {
         "master": "local-cluster[2,2,1024]",
         "store": "file:state",
@@ -222,7 +219,7 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_
             readers[port].wait_for(len(afterwards[port]))
         meanwhile = {port: reader.records for port, reader in readers.items()}
     for what, records in (("read meanwhile", meanwhile), ("read afterwards", afterwards)):
-        found = problems(sent, traffic, records, repeatable=scene.deliveries)
+        found = problems(sent, traffic, records)
         assert found == [], f"{what}, seed {ledger.SEED}: {found}\n{scene.log}"
     assert {port: len(records) for port, records in meanwhile.items()} == {
         port: len(records) for port, records in afterwards.items()
@@ -309,38 +306,6 @@ def _nth(point: str, rng: random.Random) -> int:
 
 def _shown(seconds: list[float]) -> str:
     return ", ".join(f"{one:.1f} s" for one in seconds)
-
-
-def test_at_least_once_repeats_and_loses_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """Killed between publication and mark: that window comes again as a whole, and nothing else does."""
-    rng = random.Random(ledger.SEED + 1)
-    traffic = made_traffic(MANY, rng)
-    deliveries = dict.fromkeys(PORTS, "at_least_once")
-    scene = KafkaScene(
-        tmp_path / "job",
-        broker=cluster,
-        source="often",
-        max_offsets=MANY // 3,
-        deliveries=deliveries,
-        preserve_order=False,
-    ).make()
-    sent = send(cluster.plain(), scene.source, traffic.records)
-    try:
-        assert scene.run(armed="window.5.published=kill@2") == -signal.SIGKILL, scene.output()
-        ledger.note_kill("window.5.published", "driver", "kafka")
-        assert scene.run() == 0, scene.output()
-    finally:
-        scene.clean_up()
-    records = scene.read()
-    assert problems(sent, traffic, records, repeatable=PORTS, ordered=()) == []
-    again = {port: repeats(records[port]) for port in PORTS}
-    for port in PORTS:
-        times = Counter((header(record, "dedup-window"), header(record, "n")) for record in records[port])
-        assert {window for (window, _), count in times.items() if count == 2} == {"1"}, again
-        assert {count for (window, _), count in times.items() if window == "1"} == {2}, again
-    # Spark cuts batches partition by partition.
-    assert abs(sum(again.values()) - MANY // 3) < PARTITIONS, again
-    notes.add(f"Kafka, at least once: {MANY:,} records, a kill before the mark: repeats {again}")
 
 
 def test_old_drivers_show_nothing_when_they_wake(cluster: Cluster, tmp_path: Path) -> None:

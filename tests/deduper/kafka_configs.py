@@ -28,7 +28,7 @@ expiry: {by: event_time, field: ts, period: 24h}
 store: {url: "file:state"}
 sinks:
   unique: {format: kafka, topic: unique}
-  duplicate: {format: kafka, topic: duplicate, delivery: at_least_once}
+  duplicate: {format: kafka, topic: duplicate}
   expired: {format: parquet, path: out/expired}
   error: {format: none}
 """

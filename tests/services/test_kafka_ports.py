@@ -99,16 +99,15 @@ def test_mixed_sinks_judge_once(
     assert not list(tmp_path.glob(f"**/{STAGING}/*"))
 
 
-def test_at_least_once_and_compression(
+def test_clients_compress(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:
-    """Spark's sink keeps key, value and headers, and the time of sending for a timestamp; both clients compress."""
+    """Each port as its options say; records keep key, value, headers and timestamp."""
     source = new_topic("in", partitions=2)
-    began_ms = time.time() * 1000
     sent = {header(record, "n"): record for record in send(broker.plain(), source, records(300))}
     own = settings(broker, source, topics, expiry=COPIES)
     for port in ("unique", "error"):
-        own["sinks"][port] |= {"delivery": "at_least_once", "options": {"kafka.compression.type": "zstd"}}
+        own["sinks"][port] |= {"options": {"kafka.compression.type": "zstd"}}
     own["sinks"]["duplicate"] |= {"options": {"kafka.compression.type": "gzip"}}
     summary = KafkaJob(tmp_path, session, own).run()
     counts = {port: getattr(summary, port) for port in PORTS}
@@ -122,8 +121,7 @@ def test_at_least_once_and_compression(
             assert (record.key, record.value) == (original.key, original.value)
             assert record.headers[: len(original.headers)] == original.headers
             assert header(record, "dedup-verdict") == port
-            by_spark = port in ("unique", "error")
-            assert (record.timestamp_ms or 0) >= began_ms if by_spark else record.timestamp_ms == original.timestamp_ms
+            assert record.timestamp_ms == original.timestamp_ms
     assert seen == Counter(dict.fromkeys(sent, 1))
     assert {port: codecs(broker, topic) for port, topic in topics.items() if port != "expired"} == {
         "unique": {ZSTD},
@@ -136,12 +134,12 @@ def test_at_least_once_and_compression(
 def test_ports_choose_their_headers(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:
-    """By both deliveries: some, or none at all, also for records that have no headers of their own."""
+    """Some, or none at all, also for records that have no headers of their own."""
     source = new_topic("in")
     send(broker.plain(), source, [Record(b'{"k": "%d", "t": 60}' % (number % 5)) for number in range(10)])
     own = settings(broker, source, topics, expiry=COPIES)
     own["sinks"]["unique"] |= {"dedup_headers": []}
-    own["sinks"]["duplicate"] |= {"dedup_headers": [], "delivery": "at_least_once"}
+    own["sinks"]["duplicate"] |= {"dedup_headers": []}
     for name in ("none", "some"):
         (tmp_path / name).mkdir()
     summary = KafkaJob(tmp_path / "none", session, own).run()
@@ -194,22 +192,18 @@ def test_source_order_is_kept(
         assert order == sorted(order)
 
 
-@pytest.mark.night(but=["exactly_once"])
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_a_record_that_the_topic_refuses(
     broker: Broker,
     session: SparkSession,
     new_topic: Callable[..., str],
     topics: dict[str, str],
     tmp_path: Path,
-    delivery: str,
 ) -> None:
     """Too large for the topic: the error says what to raise; after that the window goes out, whole and once."""
     source = new_topic("in")
     value = json.dumps({"k": os.urandom(100_000).hex(), "t": 1}).encode()
     send(broker.plain(), source, [Record(value, headers=(("n", b"0"),)), *records(20, first=1)])
     own = settings(broker, source, topics)
-    own["sinks"]["unique"]["delivery"] = delivery
     limit(broker, topics["unique"], "100000")
     job = KafkaJob(tmp_path, session, own)
     with pytest.raises(RecordRefusedError, match=r"port unique, topic unique-.*max\.message\.bytes"):
@@ -218,8 +212,7 @@ def test_a_record_that_the_topic_refuses(
     assert job.run().rows == 0
     state = CommitLog.open(local_place(job.config.store.path)).state
     found = committed(broker, topics["unique"], state.totals["unique"])
-    if delivery == "exactly_once":
-        assert len(found) == state.totals["unique"]
+    assert len(found) == state.totals["unique"]
     assert "0" in numbers(found)
 
 

@@ -274,11 +274,6 @@ class KafkaSink(Section):
         description="Brokers to connect to first; default: the source's",
         examples=['"localhost:9092"'],
     )
-    delivery: Literal["exactly_once", "at_least_once"] = Field(
-        default="exactly_once",
-        description="exactly_once: transactions; at_least_once: Spark's sink, which may repeat a window and sets the "
-        "time of sending as the timestamp",
-    )
     preserve_order: bool = Field(default=False, description="Keep the order of each source partition")
     dedup_headers: DedupHeaders = Field(
         default=DEDUP_HEADERS,
@@ -290,17 +285,6 @@ class KafkaSink(Section):
         description="Options of Kafka's clients; without brokers of its own, added to the source's for connecting",
         examples=["{kafka.compression.type: zstd}"],
     )
-
-    @model_validator(mode="after")
-    def _order_needs_one_writer(self) -> KafkaSink:
-        if self.preserve_order and self.delivery == "at_least_once":
-            raise refusal(
-                "cannot be kept by Spark's sink, which sends from several tasks at once and may repeat a window",
-                "write `delivery: exactly_once`, or remove it",
-                at=("preserve_order",),
-                at_key=True,
-            )
-        return self
 
     def beside(self, source: KafkaSource) -> KafkaSink:
         """The port with the source's brokers, and its options for connecting to them, unless it names its own."""

@@ -295,7 +295,7 @@ AvroSchema = Annotated[
 
 
 _DROPPED = "remove it: every record is read and written as its bytes"
-_ONCE = "remove it: `delivery: exactly_once` sets it"
+_ONCE = "remove it: rows are sent exactly once"
 # Names in small letters, without the prefix; some are Spark's own.
 _OF_BOTH = {
     "bootstrap.servers": "write `bootstrap_servers`",

@@ -198,7 +198,7 @@ class _Questions:
         source = self._access.source
         if source is not None:
             named |= {name for name in listed if source.reads(name)} | set(source.topics)
-        groups = [probe_id(self._job, port) for port in self._access.once]
+        groups = [probe_id(self._job, port) for port in self._access.ports]
         if source is not None and source.group is not None:
             groups.append(source.group)
         brokers = cluster.nodes or []
@@ -298,7 +298,7 @@ class _Questions:
 
     def _transactions(self) -> dict[str, str | None]:
         """Side by side: the client waits half a second for a coordinator that it is not connected to yet."""
-        ports = tuple(self._access.once)
+        ports = tuple(self._access.ports)
         with ThreadPoolExecutor(max(1, len(ports)), thread_name_prefix="probe") as pool:
             names = (probe_id(self._job, port) for port in ports)
             return dict(zip(names, pool.map(self._transaction, ports), strict=True))

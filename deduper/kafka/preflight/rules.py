@@ -40,11 +40,6 @@ class Access:
         """The section of the configuration with its settings."""
         return "source" if self.source is not None else f"sinks.{next(iter(self.ports))}"
 
-    @property
-    def once(self) -> dict[str, KafkaSink]:
-        """The ports with transactions."""
-        return {port: sink for port, sink in self.ports.items() if sink.delivery == "exactly_once"}
-
 
 def accesses(config: Config) -> list[Access]:
     """The ways by which a job connects, the source's first; none without Kafka."""
@@ -191,8 +186,7 @@ def _of_port(port: str, sink: KafkaSink, cluster: Cluster, seen: list[tuple[Acce
     yield from _of_presence(place, topic)
     if not topic.is_there or topic.is_denied:
         return
-    needed = ("WRITE", "DESCRIBE", "READ") if sink.delivery == "exactly_once" else ("WRITE", "DESCRIBE")
-    yield from _of_rights(place, f"topic {topic.name}", topic.rights, needed)
+    yield from _of_rights(place, f"topic {topic.name}", topic.rights, ("WRITE", "DESCRIBE", "READ"))
     yield from _of_replicas(place, topic, cluster, writes=True)
     if topic.settings is None:
         yield note("settings", place, f"the settings of topic {topic.name} may not be read", "grant DescribeConfigs")
@@ -202,8 +196,7 @@ def _of_port(port: str, sink: KafkaSink, cluster: Cluster, seen: list[tuple[Acce
             "with one key only the newest stays"
         )
         yield warning("cleanup.policy", place, what, "use cleanup.policy=delete, unless every record has a key")
-    if sink.delivery == "exactly_once":  # Spark's client divides a batch that is refused
-        yield from _of_batches(port, sink, topic)
+    yield from _of_batches(port, sink, topic)
     source, read = seen[0][0].source, seen[0][1]
     assert source is not None
     if read.cluster_id is not None and read.cluster_id == cluster.cluster_id and source.reads(topic.name):
@@ -211,8 +204,7 @@ def _of_port(port: str, sink: KafkaSink, cluster: Cluster, seen: list[tuple[Acce
         yield error("loop", place, what, "send to another topic")
     origins = [origin for name, origin in read.topics.items() if source.reads(name) and origin.settings is not None]
     for origin in origins:
-        if sink.delivery == "exactly_once":  # Spark's sink gives records the time of sending
-            yield from _of_times(place, topic, origin)
+        yield from _of_times(place, topic, origin)
         yield from _of_sizes(place, topic, origin)
 
 
@@ -289,7 +281,7 @@ def _ms(value: int) -> str:
 
 def _of_transactions(config: Config, access: Access, cluster: Cluster) -> Iterator[Diagnostic]:
     most = cluster.number("transaction.max.timeout.ms")
-    for port, sink in access.once.items():
+    for port, sink in access.ports.items():
         place = f"sinks.{port}"
         timeout = transaction_timeout_ms(sink)
         if most is not None and timeout > most:
@@ -307,7 +299,7 @@ def _of_transactions(config: Config, access: Access, cluster: Cluster) -> Iterat
             remedy = f"grant Write and Describe on transactional id {config.name}/, pattern type prefixed"
             yield error("rights", place, what, remedy)
     kept = cluster.number("offsets.retention.minutes")
-    if access.once and kept is not None and kept < _DAY_MIN:
+    if access.ports and kept is not None and kept < _DAY_MIN:
         what = (
             f"the brokers forget offsets after {kept} min: whether a window that is not marked by then was published "
             "is unknown, and it stops the job"

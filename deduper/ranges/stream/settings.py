@@ -197,8 +197,6 @@ class StreamJob(OwnFile):
             if sink.format == "csv":
                 raise refusal("`csv` is no format of these ports", "write parquet or json", at=(name, "format"))
         for name, topic in self.topic_ports.items():
-            if topic.delivery != "exactly_once":
-                raise refusal("these ports are sent exactly once", "remove it", at=(name, "delivery"), at_key=True)
             if "dedup_headers" in topic.model_fields_set:
                 raise refusal("these ports have one header, dedup-window", "remove it", at=(name, "dedup_headers"))
             if not topic.bootstrap_servers:

@@ -136,7 +136,6 @@ def test_every_contender_of_the_service_is_a_valid_configuration_on_topics(tmp_p
             configs[name] = service_config(contender, tmp_path, Workload(), 2, spark={}, source=source, sinks=sinks)
     assert [sink.format for sink in configs["deduper"].topic_ports.values()] == ["kafka"] * 4
     assert list(configs["deduper-one-port"].topic_ports) == ["unique"]
-    assert configs["deduper-at-least-once"].sinks.unique.delivery == "at_least_once"
     assert "deduper-json-errors" not in configs
 
 
@@ -175,11 +174,6 @@ def test_large_and_small_lanes_are_of_the_service() -> None:
     [
         ("fast", (), "--preset fast: unknown name; choose from quick, standard, all"),
         ("standard", ("flink",), "--contender flink: unknown name; choose from deduper, "),
-        (
-            "standard",
-            ("deduper-at-least-once",),
-            "--contender deduper-at-least-once: cannot be",
-        ),
     ],
 )
 def test_an_unknown_name_is_refused_before_anything_runs(preset: str, contenders: tuple[str, ...], says: str) -> None:
@@ -195,6 +189,10 @@ def test_an_unknown_name_is_refused_before_anything_runs(preset: str, contenders
         ({"sinks": "kafka"}, "--sinks kafka: needs --format kafka"),
         ({"sinks": "delta"}, "--sinks delta: unknown name; choose from parquet, kafka"),
         ({"bad_lines": 0.01}, "--bad-lines: Parquet has no lines"),
+        (
+            {"contenders": ("deduper-json-errors",), "source_format": "kafka", "bootstrap_servers": "b:1"},
+            "--contender deduper-json-errors: cannot be measured with --sinks kafka",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], says: str) -> None:
@@ -212,7 +210,6 @@ def test_a_plan_of_topics_has_its_own_contenders_and_sizes() -> None:
     assert {lane.sinks for lane in topics.table_lanes()} == {"kafka"}
     files = plan("all", source_format="kafka", bootstrap_servers="b:1", sinks="parquet")
     assert "deduper-json-errors" in files.table
-    assert "deduper-at-least-once" not in files.table
     measured = len(topics.workload.turn(0)) - 1
     assert measured * topics.rounds >= 5
 

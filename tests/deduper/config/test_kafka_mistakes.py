@@ -199,15 +199,13 @@ sink-file-topic | path: out/expired} | path: out/expired, topic: expired}
   20:49: sinks.expired.topic: does not apply to files; remove it, or write `format: kafka`
 sink-topic-name | topic: unique} | topic: unique records}
   18:34: sinks.unique.topic: `unique records` is not a topic name; use letters, digits, `.`, `_` and `-`, at most 249
-sink-delivery | delivery: at_least_once | delivery: at_most_once
-  19:58: sinks.duplicate.delivery: `at_most_once` is not a valid choice; did you mean `at_least_once`?
+sink-delivery | topic: duplicate} | topic: duplicate, delivery: at_least_once}
+  19:48: sinks.duplicate.delivery: unknown setting; settings here are format, topic, bootstrap_servers, preserve_order,
+      dedup_headers, options
 sink-order | topic: unique} | topic: unique, preserve_order: maybe}
   18:58: sinks.unique.preserve_order: must be true or false, found `maybe`; write `true` or `false`
-sink-order-by-spark | delivery: at_least_once} | delivery: at_least_once, preserve_order: true}
-  19:73: sinks.duplicate.preserve_order: cannot be kept by Spark's sink, which sends from several tasks at once and may
-      repeat a window; write `delivery: exactly_once`, or remove it
-sink-typo | topic: unique} | topic: unique, deliver: exactly_once}
-  18:42: sinks.unique.deliver: unknown setting; did you mean `delivery`?
+sink-typo | topic: unique} | topic: unique, preserve_orders: true}
+  18:42: sinks.unique.preserve_orders: unknown setting; did you mean `preserve_order`?
 sink-source-topic | topic: unique} | topic: taps}
   18:34: sinks.unique.topic: `taps` is a topic of the source: the job would read its own output; send to another topic
 sink-same-brokers | topic: unique} | topic: taps, bootstrap_servers: "B2:9092"}
@@ -267,7 +265,6 @@ SOUND: dict[str, tuple[str, str]] = {
     "option-isolation": (SSL, "    kafka.isolation.level: read_uncommitted\n    kafka.max.poll.records: 7\n"),
     "option-pem": (SSL, "    kafka.ssl.truststore.location: /ca.pem\n    kafka.ssl.truststore.type: PEM\n"),
     "sink-elsewhere": ("topic: unique}", "topic: taps, bootstrap_servers: 'other:9092'}"),
-    "sink-partitioner-of-spark": ("at_least_once}", "at_least_once, options: {kafka.partitioner.class: Mine}}"),
     "one-topic-for-two-ports": ("topic: duplicate", "topic: unique"),
 }
 

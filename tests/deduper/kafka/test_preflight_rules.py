@@ -198,14 +198,13 @@ def test_each_thing_that_is_wrong_is_told_with_a_remedy(found: Cluster, severity
 
 
 def test_a_batch_may_be_as_large_as_the_topic_takes() -> None:
-    """By the port's own `batch.size` if it has one; the client of `at_least_once` divides batches that are refused."""
+    """By the port's own `batch.size` if it has one."""
     found = cluster(topic("in", max_message_bytes="100000"), topic("out", max_message_bytes="500000"))
     (said,) = diagnostics(found)
     assert "`kafka.batch.size: 500000` in sinks.unique.options" in (said.remedy or "")
     for unique in (
         {"options": {"kafka.batch.size": "500000"}},
         {"options": {"kafka.batch.size": "900000", "librdkafka.batch.size": "400000"}},
-        {"delivery": "at_least_once"},
     ):
         assert diagnostics(found, config(unique=unique)) == []
     larger = config(unique={"options": {"kafka.batch.size": "500001"}})
@@ -231,13 +230,6 @@ def test_a_topic_that_gives_records_its_own_time_deletes_none_early() -> None:
         message_timestamp_before_max_ms="1000",
     )
     assert diagnostics(cluster(out)) == []
-
-
-def test_spark_gives_records_the_time_of_sending() -> None:
-    """So what a topic makes of old timestamps does not matter to `at_least_once`, nor do transactions."""
-    job = config(unique={"delivery": "at_least_once"})
-    found = cluster(topic("out", max_message_bytes="2000000", retention_ms="1000"), settings={}, transactions={})
-    assert diagnostics(found, job) == []
 
 
 def test_which_of_the_servers_is_down() -> None:
@@ -285,7 +277,7 @@ def test_a_port_elsewhere_with_a_topic_of_the_same_name_is_no_loop() -> None:
 
 def test_two_ports_with_one_topic_are_told() -> None:
     """Only a header would tell their rows apart."""
-    diagnostic = only(cluster(), config(duplicate={"format": "kafka", "topic": "out", "delivery": "at_least_once"}))
+    diagnostic = only(cluster(), config(duplicate={"format": "kafka", "topic": "out"}))
     assert (diagnostic.check, diagnostic.place) == ("ports", "sinks.duplicate.topic")
 
 

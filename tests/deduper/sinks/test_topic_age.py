@@ -58,9 +58,7 @@ def ages(directory: Path, window: int, *file_days: float) -> list[float]:
         ],
     )
     found = Ages()
-    ports = topics.KafkaPorts(
-        loaded(BASE, directory).topic_ports, 60.0, log, lambda: pytest.fail("no Spark is needed"), found
-    )
+    ports = topics.KafkaPorts(loaded(BASE, directory).topic_ports, 60.0, log, found)
     ports.publish(window, [(output, TopicPlace("unique", (0,), "clicks")) for output in outputs])
     ports.close()
     return found.found

@@ -53,7 +53,7 @@ sinks:
   unique: {format: none}
   duplicate: {format: parquet, path: out/duplicate}
   expired: {format: none}
-  error: {format: kafka, topic: err, delivery: DELIVERY}
+  error: {format: kafka, topic: err}
 """
 
 
@@ -88,9 +88,9 @@ class Topics:
 class Job:
     """A job with a topic and files as ports, judged as a driver does, without Spark and brokers."""
 
-    def __init__(self, directory: Path, delivery: str = "exactly_once") -> None:
+    def __init__(self, directory: Path) -> None:
         self.file = directory / "clicks.yaml"
-        self.file.write_text(CONFIG.replace("DELIVERY", delivery), encoding="utf-8")
+        self.file.write_text(CONFIG, encoding="utf-8")
         self.config = load_config(self.file)
         self.topics = Topics()
         self.reported: list[BatchProgress] = []
@@ -338,17 +338,6 @@ def test_a_claim_that_was_read_elsewhere_prepares_no_mark_of_the_new_epoch(
     job.topics.then = lambda: None
     job.start()
     assert job.mark == 0
-
-
-def test_ports_of_at_least_once_are_sent_before_the_next_window(tmp_path: Path) -> None:
-    """By the thread that judges: Spark's tasks would wait for its cores. The window is marked on return."""
-    job = Job(tmp_path, "at_least_once")
-    job.topics.gate.set()
-    job.run()
-    assert job.topics.threads == [threading.get_ident()]
-    assert (job.mark, job.staged, len(job.reported)) == (0, [], 1)
-    assert {"publish", "clean"} <= job.reported[0].phases.keys()
-    assert not {"send", "wait"} & job.reported[0].phases.keys()
 
 
 def test_a_window_without_rows_for_a_topic_is_published_at_once(job: Job) -> None:

@@ -629,7 +629,7 @@ def test_topics_are_published_with_the_files(job: Job, tmp_path: Path, caplog: p
     """Both or an error; and never where no output is a topic's."""
     job.run()
     port = job.config.sinks.unique.path
-    to_topic = output("unique", tmp_path / "x", str(TopicPlace("unique", (0,), None)))
+    to_topic = output("unique", tmp_path / "x", str(TopicPlace("unique", (0,), "clicks")))
     to_file = output("unique", tmp_path / "y", str(port / "y.parquet"))
     topics = Topics(lambda: len(list(port.glob("y.parquet"))))
     publishing.publish_window(job.config, job.log, 0, [to_file], topics)

@@ -51,7 +51,7 @@ def test_what_nobody_wrote_is_filled_in(tmp_path: Path) -> None:
     """The group has the job's name; a port has the source's brokers, and of its options those for connecting."""
     text = BASE.replace(SSL, SSL + "    kafka.max.poll.records: 7\n    librdkafka.socket.keepalive.enable: true\n")
     text = text.replace("topic: unique}", "topic: unique, options: {kafka.security.protocol: PLAINTEXT}}")
-    config = loaded(text.replace("delivery: at_least_once", 'bootstrap_servers: "o:1"'), tmp_path)
+    config = loaded(text.replace("topic: duplicate", 'topic: duplicate, bootstrap_servers: "o:1"'), tmp_path)
     assert kafka_source(config).group == "clicks"
     assert config.sinks.unique == KafkaSink(
         format="kafka",
@@ -186,7 +186,7 @@ def test_what_a_port_has_from_the_source_is_said_to_come_from_there(tmp_path: Pa
     for name in ("bootstrap_servers", *(name for name in own if name.startswith("source.options."))):
         name = name.removeprefix("source.")
         assert own[f"sinks.unique.{name}"] == own[f"source.{name}"] != "default"
-    assert own["sinks.unique.delivery"] == "default"
+    assert own["sinks.unique.preserve_order"] == "default"
     flag = origins("source.bootstrap_servers=other:9092")
     assert flag["sinks.unique.bootstrap_servers"] == "--set source.bootstrap_servers"
     far = origins("sinks.unique.bootstrap_servers=far:9092")
@@ -255,7 +255,7 @@ SETTINGS = [
         "source.options.kafka.x",
     ),
     *("source.starting_offsets.clicks", "sinks.unique", "sinks.unique.topic", "sinks.unique.bootstrap_servers"),
-    *("sinks.unique.delivery", "sinks.unique.preserve_order", "sinks.unique.options", "sinks.unique.options.kafka.x"),
+    *("sinks.unique.preserve_order", "sinks.unique.options", "sinks.unique.options.kafka.x"),
     *("sinks.unique.nonsense", "sinks.unique.format"),
 ]
 ODD_VALUES: list[object] = [
@@ -347,7 +347,6 @@ SINKS = st.one_of(
         {"format": st.just("kafka"), "topic": TOPICS},
         optional={
             "bootstrap_servers": st.just("other:1"),
-            "delivery": st.sampled_from(["exactly_once", "at_least_once"]),
             "preserve_order": st.booleans(),
             "options": OPTIONS,
         },

@@ -459,10 +459,6 @@ AVRO: Row = {
         ({"events": {**TOPIC, "topics": ["in"], "value": AVRO}}, "events.value.format: Spark decodes `avro` for a job"),
         ({"output": {"format": "kafka", "topic": "out"}}, "the brokers are missing"),
         (
-            {"late": {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1", "delivery": "at_least_once"}},
-            "these ports are sent exactly once",
-        ),
-        (
             {name: {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"} for name in ("output", "late")},
             "late: is the topic of `output`",
         ),

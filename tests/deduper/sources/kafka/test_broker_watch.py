@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import StopRequested
-from deduper.kafka.errors import BrokerUnavailableError, KafkaDeniedError, RecordRefusedError
-from deduper.kafka.spark_failures import lasting_error, may_pass
+from deduper.kafka.errors import BrokerUnavailableError
+from deduper.kafka.spark_failures import may_pass
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.spark.failures import innermost_cause
 
@@ -56,16 +56,6 @@ def test_what_brokers_explain_may_pass(text: str) -> None:
 def test_what_they_do_not_explain_lasts(text: str) -> None:
     """Waiting for the brokers would hide it until the deadline."""
     assert not may_pass(SparkFailure(text))
-
-
-def test_what_a_sink_is_told_to_change() -> None:
-    """The setting that forbids it, or the right that is missing; nothing for what may be anything."""
-    denied, _, too_large, *_, unknown = (lasting_error(SparkFailure(text), "port p") for text in LASTING)
-    assert isinstance(denied, KafkaDeniedError)
-    assert isinstance(too_large, RecordRefusedError)
-    assert "max.message.bytes" in str(too_large)
-    assert str(too_large).startswith("port p: RecordTooLargeException: The request included")
-    assert unknown is None
 
 
 def test_the_innermost_cause_may_stand_in_the_trace() -> None:
