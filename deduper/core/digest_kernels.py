@@ -1,6 +1,7 @@
-"""The fast digest of a dedup key for whole Arrow columns: bit for bit what `digests` defines and Catalyst computes.
+"""Digests of dedup keys for whole Arrow columns: bit for bit what `digests` defines and Catalyst computes.
 
-Both words of a digest are folded side by side, so that a text is gone through once while it is in the cache.
+Both words of a fast digest are folded side by side, so that a text is gone through once while it is in the cache. A
+secure digest takes a call of SHA-256 for each row; the texts that it covers are made column by column.
 
 The kernels stand in one file because numba's cache looks at the time of the file a kernel is in, and not at the files
 of the kernels it calls.
@@ -8,17 +9,19 @@ of the kernels it calls.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
 from bucket_store.compiled import kernel
 from deduper.columns import ColumnType
-from deduper.core.digests import SEED, check_salt
+from deduper.core.digests import SEED, check_salt, java_hex
 
 UInt64s = NDArray[np.uint64]
 
@@ -27,37 +30,93 @@ _P2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3: Final = np.uint64(0x165667B19E3779F9)
 _P4: Final = np.uint64(0x85EBCA77C2B2AE63)
 _P5: Final = np.uint64(0x27D4EB2F165667C5)
+_SEED: Final = np.uint64(SEED)
 
 _INT32 = ("boolean", "tinyint", "smallint", "int", "date")
-_INT64 = ("bigint", "timestamp", "timestamp_ntz")
 _BYTES = ("string", "binary")
 _LONG_DIGITS = 18
 
 
-def has_array_digest(kind: ColumnType) -> bool:
-    """Whether a column of this type can be part of a key here; only wide decimals cannot."""
-    narrow = kind.name == "decimal" and (kind.precision or 0) <= _LONG_DIGITS
-    return narrow or kind.name in (*_INT32, *_INT64, *_BYTES, "float", "double")
-
-
-def array_digest(columns: Sequence[pa.Array], kinds: Sequence[ColumnType], salt: bytes) -> tuple[UInt64s, UInt64s]:
-    """(hi, lo) of every row, of columns of the Arrow types of the kinds; at least one, all of one length.
+def array_digest(
+    columns: Sequence[pa.Array], kinds: Sequence[ColumnType], salt: bytes, *, secure: bool = False
+) -> tuple[UInt64s, UInt64s]:
+    """(hi, lo) of every row, of columns of the Arrow types of the kinds, all scalar; at least one, all of one length.
 
     Raises:
         ValueError: the salt's length is wrong.
     """
     check_salt(salt)
+    hi, lo = (_secure if secure else _fast)(columns, kinds, salt)
+    lo[(hi | lo) == 0] = 1
+    return hi, lo
+
+
+def _fast(columns: Sequence[pa.Array], kinds: Sequence[ColumnType], salt: bytes) -> tuple[UInt64s, UInt64s]:
     rows = len(columns[0])
     hi, lo = (np.full(rows, xxhash.xxh64_intdigest(half, seed=SEED), np.uint64) for half in (salt[:8], salt[8:]))
     for column, kind in zip(columns, kinds, strict=True):
         valid = np.ones(rows, np.bool_) if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         if kind.name in _BYTES:
             _fold_bytes(*_bytes_of(column), valid, hi, lo)
+        elif _is_wide(kind):
+            _fold_bytes(*_shortest_bytes(column), valid, hi, lo)
         else:
             words = _words_of(column, kind)
             (_fold_words if words.itemsize == 8 else _fold_half_words)(words, valid, hi, lo)
-    lo[(hi | lo) == 0] = 1
     return hi, lo
+
+
+def _secure(columns: Sequence[pa.Array], kinds: Sequence[ColumnType], salt: bytes) -> tuple[UInt64s, UInt64s]:
+    texts = [_text_of(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    parts = [
+        pc.binary_join_element_wise(
+            pc.binary_length(text).cast(pa.string()).cast(pa.large_binary()), text, pa.scalar(b":", pa.large_binary())
+        ).fill_null(b"-")
+        for text in texts
+    ]
+    covered = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    salted = hashlib.sha256(salt)
+    digests = bytearray()
+    for part in covered.to_pylist():
+        sha = salted.copy()
+        sha.update(part)
+        digests += sha.digest()[:16]
+    words = np.frombuffer(digests, np.uint64).copy()
+    _hash_words(words)
+    return np.ascontiguousarray(words[::2]), np.ascontiguousarray(words[1::2])
+
+
+def _text_of(column: pa.Array, kind: ColumnType) -> pa.Array:
+    """The text of every value, as `digests` has it for secure digests, as large binary; null for null."""
+    if kind.name in ("float", "double"):
+        column = pa.array([None if value is None else java_hex(value) for value in column.to_pylist()], pa.string())
+    elif kind.name in ("timestamp", "timestamp_ntz"):
+        column = column.view(pa.int64())
+    elif kind.name == "date":
+        column = column.view(pa.int32())
+    if kind.name not in _BYTES:
+        column = column.cast(pa.string())
+    return column.cast(pa.large_binary())
+
+
+def _is_wide(kind: ColumnType) -> bool:
+    return kind.name == "decimal" and (kind.precision or 0) > _LONG_DIGITS
+
+
+def _shortest_bytes(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Unscaled values of decimals in two's complement, big endian, as few bytes as hold them, and where each begins."""
+    rows = len(column)
+    little = np.frombuffer(column.buffers()[1], np.uint8, 16 * rows, column.offset * 16).reshape(rows, 16)
+    big = little[:, ::-1]
+    sign = np.where(big[:, :1] & 0x80, np.uint8(0xFF), np.uint8(0))
+    # A leading byte is needed from the first one that differs from the sign on, or if the next one has another sign.
+    differs = big != sign
+    differs[:, :-1] |= ((big[:, 1:] ^ sign) & 0x80).astype(np.bool_)
+    differs[:, -1] = True
+    needed = np.logical_or.accumulate(differs, axis=1)
+    begins = np.zeros(rows + 1, np.int32)
+    np.cumsum(needed.sum(axis=1), out=begins[1:])
+    return np.ascontiguousarray(big[needed]), begins
 
 
 def _bytes_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -72,9 +131,7 @@ def _bytes_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
 def _words_of(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
     """The words to hash of each value: uint32 or uint64; any value where there is none."""
     if kind.name == "decimal":
-        # An unscaled value of up to 18 digits is the lower half of the 16 bytes.
-        whole = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), column.offset * 16)
-        return np.ascontiguousarray(whole[::2])
+        return short_unscaled(column).view(np.uint64)
     if kind.name in ("float", "double"):
         with np.errstate(invalid="ignore"):  # said of NaNs of some kinds
             numbers: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
@@ -88,6 +145,13 @@ def _words_of(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
         column = column.cast(pa.int32())
     values: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
     return values.astype(np.int32).view(np.uint32) if kind.name in _INT32 else values.view(np.uint64)
+
+
+def short_unscaled(column: pa.Array) -> NDArray[np.int64]:
+    """Unscaled values of decimals of up to 18 digits; any value where there is none."""
+    # The lower half of the 16 bytes.
+    whole = np.frombuffer(column.buffers()[1], np.int64, 2 * len(column), column.offset * 16)
+    return np.ascontiguousarray(whole[::2])
 
 
 @kernel(inline="always")
@@ -213,9 +277,17 @@ def _fold_half_words(halves: Any, valid: Any, hi: Any, lo: Any) -> None:
             lo[row] = _hash_half_word(lo[row], np.uint64(halves[row]))
 
 
+@kernel()
+def _hash_words(words: Any) -> None:
+    """Replaces every word by the xxhash64 of its 8 bytes, which is one to one."""
+    for at in range(words.size):
+        words[at] = _avalanche(_with_word(_SEED + _P5 + np.uint64(8), words[at]))
+
+
 def warm() -> None:
     """Load the kernels, or compile them on a machine's first use."""
     valid, hi, lo = np.ones(0, np.bool_), np.zeros(0, np.uint64), np.zeros(0, np.uint64)
     _fold_bytes(np.zeros(0, np.uint8), np.zeros(1, np.int32), valid, hi, lo)
     _fold_words(np.zeros(0, np.uint64), valid, hi, lo)
     _fold_half_words(np.zeros(0, np.uint32), valid, hi, lo)
+    _hash_words(np.zeros(0, np.uint64))

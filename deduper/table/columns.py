@@ -11,7 +11,6 @@ import pyarrow as pa
 from deduper.arrow_columns import arrow_type
 from deduper.columns import ColumnType, parse_columns
 from deduper.config.problems import suggestion
-from deduper.core.digest_kernels import has_array_digest
 from deduper.table.errors import SettingError
 from deduper.table.folder_names import ESCAPED, LONGEST_COLUMN
 from deduper.table.schema import is_scalar, type_name
@@ -103,11 +102,11 @@ def key_columns(schema: pa.Schema, key: Sequence[str], partition_by: Sequence[st
             require_column(setting, name, schema)
     named = {name: KeyColumn(name, type_name(schema.field(name).type)) for name in (*key, *partition_by)}
     for name in key:
-        if not is_scalar(schema.field(name).type) or not has_array_digest(named[name].kind):
+        if not is_scalar(schema.field(name).type):
             raise SettingError(
                 "key",
                 f"`{name}` is {named[name].type}, which cannot be part of a key",
-                "use numbers, texts, bytes, booleans, dates, times, or decimals of up to 18 digits",
+                "use numbers, decimals, texts, bytes, booleans, dates or times",
             )
     for name in partition_by:
         if found := sorted({"\0", *ESCAPED}.intersection(name)):

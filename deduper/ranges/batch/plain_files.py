@@ -17,7 +17,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deduper.core.digest_kernels import has_array_digest
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import IntegrityError, UsageError, telling_where
 from deduper.ranges.aggregate.aggregates import answer_type, parse_aggregate, require_types
@@ -121,7 +120,7 @@ def _require_columns(job: RangeJob, events: Side, ranges: Side) -> None:
     of_events, of_ranges = ({column.name: column for column in side.columns} for side in (events, ranges))
     if any(name not in of_events or name not in of_ranges for name in job.on):
         raise OnlySpark("an id column is missing")
-    if any(of_events[name] != of_ranges[name] or not has_array_digest(of_events[name].kind) for name in job.on):
+    if any(of_events[name] != of_ranges[name] for name in job.on):
         raise OnlySpark("id columns are of types that Spark compares")
     if job.time not in of_events or job.start not in of_ranges or job.end not in of_ranges:
         raise OnlySpark("a column of times is missing")

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
-from deduper.core.digest_kernels import has_array_digest
 from deduper.ranges.batch.plain_sides import GoodRows, OnlySpark, ParquetSide, Piece
 from deduper.ranges.batch.work import ID_HI, ID_LO
 from deduper.spark_promises import is_this_machine
@@ -67,8 +66,6 @@ def rows_of_scan(
         found = {column.name: column for column in side.columns}
         if any(from_arrow_type(found[name].arrow) != schema[name] for name in wanted):
             raise OnlySpark("Spark has the columns by other types than their files")
-        if not all(has_array_digest(found[name].kind) for name in keys):
-            raise OnlySpark("an id is of a type that only Spark digests")
         good = GoodRows(tuple(keys), tuple(found[name].kind for name in keys), points, longest_us, salt)
 
         def read(piece: Piece) -> list[pa.RecordBatch]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deduper.arrow_columns import kind_of
-from deduper.core.digest_kernels import array_digest, has_array_digest
+from deduper.core.digest_kernels import array_digest
 from deduper.errors import UsageError
 from deduper.ranges.aggregate.cells import Ids
 from deduper.ranges.aggregate.points import Ints, as_points
@@ -91,7 +91,7 @@ def digests(side: str, rows: pa.Table, columns: Sequence[str], salt: bytes) -> I
     kinds = []
     for name in columns:
         kind = kind_of(rows.schema.field(name).type)
-        if kind is None or not has_array_digest(kind):
+        if kind is None:
             raise UsageError(f"`{name}` of {side} is {rows.schema.field(name).type}, which cannot be a key; cast it")
         kinds.append(kind)
     hi, lo = array_digest([whole(rows[name]) for name in columns], kinds, salt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduper.arrow_columns import arrow_type
-from deduper.core.digest_kernels import array_digest, has_array_digest
+from deduper.core.digest_kernels import array_digest
 from deduper.core.digests import key_digest, key_type
 from tests.deduper.digest_cases import KEYS, SALT, SCALARS
 
+both = pytest.mark.parametrize("secure", [False, True], ids=["fast", "secure"])
 
-def digests_of(columns: list[pa.Array], types: list[str]) -> list[tuple[int, int]]:
+
+def digests_of(columns: list[pa.Array], types: list[str], *, secure: bool = False) -> list[tuple[int, int]]:
     """(hi, lo) of every row."""
-    hi, lo = array_digest(columns, [key_type(name) for name in types], SALT)
+    hi, lo = array_digest(columns, [key_type(name) for name in types], SALT, secure=secure)
     return [(int(one), int(other)) for one, other in zip(hi, lo, strict=True)]
 
 
@@ -29,28 +32,40 @@ def column(values: list[Any], name: str) -> pa.Array:
     return pa.array(padded, arrow_type(key_type(name)))[len(padded) - len(values) :]
 
 
-@pytest.mark.parametrize("name", [name for name in SCALARS if has_array_digest(key_type(name))])
-def test_every_type(name: str) -> None:
+@both
+@pytest.mark.parametrize("name", SCALARS)
+def test_every_type(name: str, secure: bool) -> None:
     """Every scalar, with nulls between, digests to what the definition gives."""
     values = [*SCALARS[name], None, *reversed(SCALARS[name])]
-    assert digests_of([column(values, name)], [name]) == [key_digest([value], [name], SALT) for value in values]
+    found = digests_of([column(values, name)], [name], secure=secure)
+    assert found == [key_digest([value], [name], SALT, secure=secure) for value in values]
 
 
-def test_wide_decimals_have_none() -> None:
-    """Their bytes are as many as each needs: they are left to Spark."""
-    assert [name for name in SCALARS if not has_array_digest(key_type(name))] == [
-        "decimal(19,2)",
-        "decimal(38,0)",
-        "decimal(38,38)",
-    ]
-
-
-def test_several_columns() -> None:
+@both
+def test_several_columns(secure: bool) -> None:
     """Keys of several columns, with nulls in any of them."""
     for types, values in KEYS:
-        if all(has_array_digest(key_type(name)) for name in types):
-            columns = [column([value], name) for value, name in zip(values, types, strict=True)]
-            assert digests_of(columns, types) == [key_digest(values, types, SALT)], (types, values)
+        columns = [column([value], name) for value, name in zip(values, types, strict=True)]
+        found = digests_of(columns, types, secure=secure)
+        assert found == [key_digest(values, types, SALT, secure=secure)], (types, values)
+
+
+@both
+@given(st.lists(st.one_of(st.none(), st.decimals(allow_nan=False, allow_infinity=False, places=3)), max_size=20))
+def test_wide_decimals(secure: bool, values: list[Decimal | None]) -> None:
+    """Of as many bytes as each needs, and in the text of Java."""
+    name = "decimal(38,3)"
+    values = [None if value is None or abs(value) >= 10**34 else value for value in values]
+    found = digests_of([column(values, name)], [name], secure=secure)
+    assert found == [key_digest([value], [name], SALT, secure=secure) for value in values]
+
+
+@both
+@given(st.lists(st.one_of(st.none(), st.floats()), max_size=20))
+def test_doubles(secure: bool, values: list[float | None]) -> None:
+    """Of any size."""
+    found = digests_of([column(values, "double")], ["double"], secure=secure)
+    assert found == [key_digest([value], ["double"], SALT, secure=secure) for value in values]
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=150)), max_size=20), st.randoms())
@@ -74,8 +89,10 @@ def test_every_nan_is_one(name: str, bits: type[np.unsignedinteger[Any]]) -> Non
 
 def test_rows_without_values_have_no_buffers() -> None:
     """Columns of nulls alone, and of nothing."""
-    assert digests_of([pa.nulls(2, pa.string())], ["string"]) == [key_digest([None], ["string"], SALT)] * 2
-    assert digests_of([pa.array([], pa.string())], ["string"]) == []
+    for secure in (False, True):
+        digest = key_digest([None], ["string"], SALT, secure=secure)
+        assert digests_of([pa.nulls(2, pa.string())], ["string"], secure=secure) == [digest] * 2
+        assert digests_of([pa.array([], pa.string())], ["string"], secure=secure) == []
 
 
 def test_the_salt_is_checked() -> None:
