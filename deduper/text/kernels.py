@@ -191,7 +191,7 @@ def _is_ascii(data: Any, at: Any, end: Any) -> Any:
 
 
 @kernel()
-def _is_utf8(data: Any, at: Any, end: Any) -> Any:
+def is_utf8(data: Any, at: Any, end: Any) -> Any:
     """As strict as Python's decoder: no overlong forms, no surrogates, nothing above U+10FFFF."""
     while at < end:
         if end - at >= 8:
@@ -856,7 +856,7 @@ def parse_json_lines(
     numbers, doubles, sizes, marks, rows_of = _items(value), _items(floats), _items(length), _items(valid), _items(seen)
     for row in range(rows):
         at, end = starts[row], ends[row]
-        if not _is_ascii(block, at, end) and not _is_utf8(block, at, end):
+        if not _is_ascii(block, at, end) and not is_utf8(block, at, end):
             status[row] = NOT_UTF8
         elif _parse_line(block, at, end, row, rows, count, fields, letters, rows_of, numbers, doubles, sizes, marks):
             status[row] = PLAIN
@@ -1043,7 +1043,7 @@ def parse_csv_lines(
     sign, is_byte = delimiter[0], delimiter.size == 1
     for row in range(rows):
         at, end = starts[row], ends[row]
-        if not _is_ascii(block, at, end) and not _is_utf8(block, at, end):
+        if not _is_ascii(block, at, end) and not is_utf8(block, at, end):
             status[row] = NOT_UTF8
         elif is_byte and _parse_csv_line(
             block, at, end, row, rows, count, fields, sign, numbers, doubles, sizes, marks

@@ -80,7 +80,7 @@ class _Reader:
 
     def fields(self, schema: Mapping[str, Any], namespace: str) -> list[tuple[str, str]]:
         """The fields of a record with their types."""
-        full = _full_name(schema, namespace)
+        full = full_name(schema, namespace)
         fields = schema.get("fields")
         if not isinstance(fields, list) or not fields:
             raise AvroError(f"record `{full}` has no fields", 'write them as `"fields": [{"name": ..., "type": ...}]`')
@@ -138,8 +138,13 @@ class _Reader:
             fields = self.fields(schema, namespace)
             kind = f"struct<{','.join(f'{quoted(field)}:{inner}' for field, inner in fields)}>"
         elif name == "enum":
+            symbols = schema.get("symbols")
+            if not isinstance(symbols, list) or not symbols or not all(isinstance(one, str) for one in symbols):
+                raise AvroError(f"`{where}` is an enum without symbols", 'write `"symbols": ["A", "B"]`')
             kind = "string"
         elif name == "fixed":
+            if type(schema.get("size")) is not int or schema["size"] < 1:
+                raise AvroError(f"`{where}` is a fixed without a size", 'write its bytes as `"size": 16`')
             kind = _decimal(schema) or "binary"
         elif name == "array":
             return f"array<{self._type(schema.get('items'), namespace, where)}>"
@@ -153,7 +158,7 @@ class _Reader:
             return decimal or _LOGICAL.get((name, str(logical)), _PLAIN[name])
         else:
             return self._type(name, namespace, where)
-        self._named[_full_name(schema, namespace)] = kind
+        self._named[full_name(schema, namespace)] = kind
         return kind
 
 
@@ -169,7 +174,8 @@ def _decimal(schema: Mapping[str, Any]) -> str | None:
     return f"decimal({precision},{scale})"
 
 
-def _full_name(schema: Mapping[str, Any], namespace: str) -> str:
+def full_name(schema: Mapping[str, Any], namespace: str) -> str:
+    """The name of a named type in a namespace, as other types refer to it."""
     name = schema.get("name")
     if not isinstance(name, str) or not name:
         raise AvroError(f"a {schema.get('type')} has no name", 'write `"name": ...`')
