@@ -36,14 +36,20 @@ class DeclaredColumn:
 
     @classmethod
     def of(cls, column: Column) -> DeclaredColumn:
-        """A column of a scalar type."""
+        """A column of a declared type."""
         return cls(column.name, column.type, arrow_type(column.type))
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
-    """How Arrow has a scalar type of Spark's."""
+    """How Arrow has a declared type; every value may be null."""
     if kind.name == "decimal":
         return pa.decimal128(kind.precision or 10, kind.scale or 0)
+    if kind.name == "struct":
+        return pa.struct([(field.name, arrow_type(field.type)) for field in kind.parts])
+    if kind.name == "array":
+        return pa.list_(pa.field("element", arrow_type(kind.parts[0].type)))
+    if kind.name == "map":
+        return pa.map_(*(arrow_type(part.type) for part in kind.parts))
     return _ARROW[kind.name]
 
 

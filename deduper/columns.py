@@ -2,8 +2,7 @@
 
     user string, id long, price decimal(10,2) NOT NULL, tags array<string>, `odd name` int COMMENT 'x'
 
-Types that can be dedup keys (scalars) are known one by one; struct, array and map are checked for their shape and kept
-as text, because only Spark reads their contents.
+Types that can be dedup keys are scalars; the others are struct, array and map, of scalars in the end.
 """
 
 from __future__ import annotations
@@ -75,12 +74,16 @@ class DdlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column's type: `name` as Spark prints it (`bigint`, `decimal`, `struct`), `text` in full (`decimal(10,2)`)."""
+    """A column's type: `name` as Spark prints it (`bigint`, `decimal`, `struct`), `text` in full (`decimal(10,2)`).
+
+    `parts` are the fields of a struct, the `element` of an array, the `key` and the `value` of a map.
+    """
 
     name: str
     text: str
     precision: int | None = None
     scale: int | None = None
+    parts: tuple[Column, ...] = ()
 
     @property
     def is_scalar(self) -> bool:
@@ -205,14 +208,15 @@ class _Reader:
             self.expect("<")
             item = self.type()
             self.expect(">")
-            return ColumnType("array", f"array<{item.text}>")
+            return ColumnType("array", f"array<{item.text}>", parts=(Column("element", item),))
         if word == "map":
             self.expect("<")
             key = self.type()
             self.expect(",")
             value = self.type()
             self.expect(">")
-            return ColumnType("map", f"map<{key.text},{value.text}>")
+            parts = Column("key", key), Column("value", value)
+            return ColumnType("map", f"map<{key.text},{value.text}>", parts=parts)
         if word == "struct":
             return self._struct()
         if word not in _SCALARS:
@@ -250,11 +254,12 @@ class _Reader:
             self.skip(":")
             field = self.type()
             self.attributes()
-            fields.append(f"{quoted(name)}:{field.text}")
+            fields.append(Column(name, field))
             if not self.skip(","):
                 break
         self.expect(">")
-        return ColumnType("struct", f"struct<{','.join(fields)}>")
+        text = ",".join(f"{quoted(field.name)}:{field.type.text}" for field in fields)
+        return ColumnType("struct", f"struct<{text}>", parts=tuple(fields))
 
     def attributes(self) -> None:
         """Skips `NOT NULL` and `COMMENT '…'`, which change nothing here: any column of a record can be missing."""

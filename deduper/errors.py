@@ -82,10 +82,10 @@ class RowsGoneError(DeduperError):
 
 
 class SourceAwayError(DeduperError):
-    """The files of a source cannot be looked at now, so none of them is judged or written off.
+    """A source cannot be read now, so nothing of it is judged or written off.
 
-    The operator: bring back the mount, or the rights. A running job looks again at every trigger; `--once` is to be
-    started again.
+    The operator: bring back the mount, the rights, or the brokers. A running job looks again, at every trigger or as
+    soon as the brokers answer; for files `--once` is to be started again.
     """
 
 

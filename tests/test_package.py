@@ -52,9 +52,13 @@ def test_a_wheel_has_what_the_service_needs_and_no_tests(wheel: Path) -> None:
     assert f"\nName: {deduper.DISTRIBUTION}\n" in metadata
     for needed in (
         *("deduper/py.typed", "bucket_store/py.typed", "deduper/spark/log4j2.properties"),
-        "deduper/spark/kafka_jars.txt",
         *("deduper/SEMANTICS.md", "bucket_store/FORMAT.md", "deduper/admin/report/page.css"),
-        *("deduper/core/kernels.py", "deduper/text/kernels.py", "bucket_store/tables/kernels.py"),
+        *(
+            "deduper/core/kernels.py",
+            "deduper/avro/kernels.py",
+            "deduper/text/kernels.py",
+            "bucket_store/tables/kernels.py",
+        ),
     ):
         assert needed in names
     modules = {

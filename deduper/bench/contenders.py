@@ -62,8 +62,6 @@ class LaneSpec:
 
 
 _NONE = {"format": "none"}
-# A job with a setting of `spark.sql` of its own leaves the reading to Spark; this one changes nothing else.
-_READ_BY_SPARK = {"spark.sql.ui.retainedExecutions": "1000"}
 
 CONTENDERS = {
     contender.name: contender
@@ -80,7 +78,6 @@ CONTENDERS = {
             {"sinks": {"error": {"format": "json"}}},
             sinks=("parquet",),
         ),
-        Contender("deduper-read-by-spark", "records read and parsed by Spark", None, {"spark": _READ_BY_SPARK}),
         Contender("deduper-no-duplicates", "duplicate port: none", None, {"sinks": {"duplicate": _NONE}}),
         Contender(
             "deduper-one-port",

@@ -5,19 +5,19 @@ The rules apply to all sound sections, so a mistake in one section hides none be
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import available_timezones
 
-from deduper.columns import Column
+from deduper.columns import Column, ColumnType
 from deduper.config.apart import clashes, overlap
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
-from deduper.config.kafka.options import KafkaOptionsError, connection_options, librdkafka_options
+from deduper.config.kafka.options import KafkaOptionsError, connection_options, librdkafka_options, reading_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import Finding, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
@@ -32,6 +32,7 @@ from deduper.spark_promises import (
     is_one_process,
     is_this_machine,
 )
+from deduper.time_zones import time_zone
 from deduper.units import MAX_I64
 
 _EPOCH_TYPES = ("int", "bigint")
@@ -71,6 +72,29 @@ def _csv_settings(source: SourceConfig) -> Iterator[Finding]:
                 f"a CSV field cannot hold column `{column.name}` of type {column.type.text}",
                 "declare it as string, or read JSON or Parquet",
             )
+
+
+def _json_maps(source: SourceConfig) -> Iterator[Finding]:
+    """The names of a JSON object are texts."""
+    path: tuple[str, ...]
+    if isinstance(source, FilesSource) and source.file_format == "json":
+        path, columns = ("source", "schema"), source.parsed_columns
+    elif isinstance(source, KafkaSource) and source.value.format == "json":
+        path, columns = ("source", "value", "schema"), source.value.parsed_columns
+    else:
+        return
+    for column in columns:
+        kind = next((kind for kind in _map_keys(column.type) if kind.name != "string"), None)
+        if kind is not None:
+            what = f"column `{column.name}` has a map with keys of type {kind.text}, and names in JSON are texts"
+            yield Finding(path, what, "write `map<string,…>`")
+
+
+def _map_keys(kind: ColumnType) -> Iterator[ColumnType]:
+    if kind.name == "map":
+        yield kind.parts[0].type
+    for part in kind.parts:
+        yield from _map_keys(part.type)
 
 
 def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[Finding]:
@@ -300,28 +324,22 @@ def _promised_settings(spark: Mapping[str, object]) -> Iterator[Finding]:
         yield Finding(("spark", name), f"{what}: a promise depends on it ({needed.promise})", write)
 
 
-_OFFSET = re.compile(r"Z|(UTC|GMT|UT)?([+-]\d{1,2}(:\d{1,2}){0,2})?")
-_OF_JAVA = re.compile(r"[A-Z]{3}|SystemV/.*")
-"""Names that Java has, and the zone database may not."""
-
-
 def _zone_is_one(spark: Mapping[str, object]) -> Iterator[Finding]:
     name = str(spark.get(TIME_ZONE, FIXED_BY_STORE[TIME_ZONE]))
-    if _OFFSET.fullmatch(name) or _OF_JAVA.fullmatch(name):
-        return
-    zones = available_timezones()
-    if zones and name not in zones:
-        near = get_close_matches(name, sorted(zones), 1)
+    if time_zone(name) is None:
+        zones = sorted(zone for zone in available_timezones() if time_zone(zone) is not None)
+        near = get_close_matches(name, zones, 1)
         write = f"write `{near[0]}`" if near else "write a name such as Europe/Paris, or an offset such as +02:00"
         yield Finding(("spark", TIME_ZONE), f"`{name}` is no time zone", write)
 
 
 def _client_options(source: SourceConfig) -> Iterator[Finding]:
-    """The clients beside Spark's own must be able to connect too."""
+    """The job's clients must be able to connect and to read."""
     if isinstance(source, KafkaSource):
         path = ("source", "options")
-        yield from _refused(path, source.bootstrap_servers, connection_options(source.options))
-        yield from _pem_to_java(path, source.options)
+        connecting = connection_options(source.options)
+        yield from _refused(path, partial(librdkafka_options, source.bootstrap_servers, connecting))
+        yield from _refused(path, partial(reading_options, source.options))
 
 
 def _port_options(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
@@ -332,23 +350,14 @@ def _port_options(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]
             continue
         path = ("sinks", port, "options")
         own = {name: value for name, value in sink.options.items() if reported.get(name) != value}
-        yield from _refused(path, sink.bootstrap_servers, own)
+        yield from _refused(path, partial(librdkafka_options, sink.bootstrap_servers, own))
 
 
-def _refused(path: tuple[str, ...], servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
+def _refused(path: tuple[str, ...], translated: Callable[[], object]) -> Iterator[Finding]:
     try:
-        librdkafka_options(servers, options)
+        translated()
     except KafkaOptionsError as error:
         yield Finding((*path, error.option) if error.option else path, error.what, error.write, at_key=True)
-
-
-def _pem_to_java(path: tuple[str, ...], options: Mapping[str, str]) -> Iterator[Finding]:
-    """librdkafka goes by the file's name; Java reads every file as JKS unless its type is set."""
-    for store in ("truststore", "keystore"):
-        name = f"kafka.ssl.{store}.location"
-        if options.get(name, "").lower().endswith((".pem", ".crt")) and f"kafka.ssl.{store}.type" not in options:
-            write = f"write `kafka.ssl.{store}.type: PEM` too"
-            yield Finding((*path, name), "is a PEM file, which Java would take for a JKS key store", write)
 
 
 def _ports_have_records(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
@@ -413,6 +422,7 @@ def _tombstones_have_keys(
 # Each rule with the sections it needs.
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
     (("source",), _csv_settings),
+    (("source",), _json_maps),
     (("source", "key"), _key_columns),
     (("source", "expiry"), _expiry_column),
     (("expiry",), _span),

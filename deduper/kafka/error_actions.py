@@ -57,6 +57,8 @@ _DENIED = {
 }
 BAD_LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 
+_NOT_READABLE = {**_DENIED, KafkaError.TOPIC_AUTHORIZATION_FAILED: "Read and Describe on the topic"}
+
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE: "a record, or a batch of them, is larger than the topic takes: raise "
     "its max.message.bytes (the headers that deduper adds make a record about 200 bytes larger), or set the sink's "
@@ -156,6 +158,14 @@ def lasting_error(error: KafkaError, subject: str) -> DeduperError | None:
     if code in _OPTIONS:
         return KafkaOptionsError(f"{subject}: {text}; {_OPTIONS[code]}")
     return None
+
+
+def reading_error(error: KafkaError, subject: str) -> KafkaDeniedError | None:
+    """The error for the operator, when records may not be read; None when it may pass."""
+    code = error.code()
+    if code not in _NOT_READABLE:
+        return None
+    return KafkaDeniedError(f"{subject}: not allowed: {error.str()}; it needs {_NOT_READABLE[code]}")
 
 
 def names_a_missing_topic(error: KafkaError) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from deduper.config.kafka.options import KafkaOptionsError
 from deduper.config.kafka.sections import KafkaSource
 from deduper.kafka.client import consumer_options
 from deduper.kafka.cluster import ClusterOffsets
@@ -48,10 +47,7 @@ def last_values(source: KafkaSource, *, seconds: float) -> dict[str, list[bytes]
     Raises:
         DeduperError: the brokers do not answer, or refuse.
     """
-    try:
-        options: dict[str, Any] = {"group.id": "deduper", **consumer_options(source), **_READING}
-    except KafkaOptionsError:
-        return {}  # only Java's client, thus Spark, connects by these options
+    options: dict[str, Any] = {"group.id": "deduper", **consumer_options(source), **_READING}
     until = time.monotonic() + seconds
     cluster = ClusterOffsets(source, answer_s=seconds)
     ends = cluster.latest_offsets(cluster.places())

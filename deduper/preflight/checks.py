@@ -35,7 +35,6 @@ CHECKS = (
     Check("outputs", "sinks", store.outputs),
     Check("metrics", "metrics", connections.metrics_port),
     Check("client", "python", connections.client),
-    Check("connector", "spark", connections.connector),
     Check("kafka", "source", connections.kafka),
     Check("offsets", "source", connections.offsets),
     Check("columns", topic_end.PLACE, topic_end.columns, is_logged=True),

@@ -1,4 +1,4 @@
-"""Checks of connections: the metrics' port, Kafka's client, Spark's connector, the brokers and what they hold."""
+"""Checks of connections: the metrics' port, Kafka's client, the brokers and what they hold."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import socket
 
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.sections import MetricsConfig
-from deduper.diagnostics import error, note, warning
+from deduper.diagnostics import error, warning
 from deduper.errors import DeduperError, PortTakenError, UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.kafka.offsets import after_losses, judged_ends
 from deduper.preflight.found import Found, Start
 from deduper.preflight.store import store_log
-from deduper.spark.home import installed_pyspark
-from deduper.spark.kafka_jars import VARIABLE, find_connector
 
 _ANSWER_S = 2.0
 
@@ -50,22 +48,6 @@ def client(start: Start) -> Found:
     if isinstance(start.config.source, KafkaSource) and not is_client_installed():
         raise UsageError(f"{CLIENT_MISSING}; {INSTALL_CLIENT}")
     yield from ()
-
-
-def connector(start: Start) -> Found:
-    """Spark's Kafka connector is there, with the bytes that are known."""
-    source = start.config.source
-    if not isinstance(source, KafkaSource):
-        return
-    found = find_connector(start.config.spark, avro=source.value.format == "avro")
-    if found.folder is None:
-        yield note("connector", "spark", "Spark's Kafka connector comes by the section `spark`")
-        return
-    yield note("connector", VARIABLE, f"Spark's Kafka connector is in {found.folder}")
-    spark = installed_pyspark()
-    if found.release is not None and found.release.split(".")[:2] != spark.split(".")[:2]:
-        what = f"the connector is of Spark {found.release}, and PySpark is {spark}"
-        yield warning("connector", VARIABLE, what, "use those of one release")
 
 
 def kafka(start: Start) -> Found:

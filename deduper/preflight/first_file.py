@@ -18,11 +18,11 @@ from deduper.config.model import Config
 from deduper.diagnostics import warning
 from deduper.errors import UsageError
 from deduper.preflight.found import Failure, Found, Start
-from deduper.sources.files.file_ways import fault_of_header
 from deduper.sources.files.listing import any_file, listed_files
 from deduper.tasks.errors.causes import misnamed
 from deduper.tasks.readers.partition_folders import folder_texts
-from deduper.tasks.readers.plain_file import NotPlain
+from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
+from deduper.tasks.readers.text import fault_of_header
 
 CHECK, _PLACE = "columns", "source.schema"
 BY_NAME = "correct the schema: a column without a field of its name is null"
@@ -48,12 +48,17 @@ def columns(start: Start) -> Found:
         return  # the window that reads the file says what is wrong with it
     if file is None or names is None:
         return
-    in_folders = folder_texts(file, source.folder, source.parsed_columns)
-    declared = [column.name for column in source.parsed_columns if column.name not in in_folders]
+    declared = _declared(source, file)
     if source.file_format == "csv":
         yield from _csv(file, declared, names)
     else:
         yield from _by_name(start.config, source, file, declared, names)
+
+
+def _declared(source: FilesSource, file: str) -> list[str]:
+    """The columns that the file itself is to have."""
+    in_folders = folder_texts(file, source.folder, source.parsed_columns)
+    return [column.name for column in source.parsed_columns if column.name not in in_folders]
 
 
 def _names(source: FilesSource, file: str) -> list[str] | None:
@@ -75,8 +80,8 @@ def _headers(source: FilesSource) -> Found:
     odd = None
     for file in islice(listed_files(source), _MOST_FILES):
         try:
-            fault = fault_of_header(source, file)
-        except NotPlain:
+            fault = fault_of_header(file, _declared(source, file), source.delimiter)
+        except (FileGone, UnreadableFile):
             continue
         if fault is None:
             if odd is not None:

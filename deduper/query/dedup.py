@@ -41,7 +41,7 @@ from deduper.query.rules import Expiry
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.staging import staging_home
-from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, last_batches
+from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, FramePlan, last_batches
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
 from deduper.spark_promises import DEFAULT_MASTER, TIME_ZONE, have_spare_cores
@@ -349,6 +349,7 @@ class _OpenStore:
             self._metrics = stack.enter_context(_metrics(config))
             self._owned = stack.enter_context(owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us))
             self._log = self._owned.log
+            self._plan = FramePlan(session, config, self._log.manifest.salt)
             self._calls = FunctionCalls(self._rows, self._log, config.name, functions or {})
             is_held = functions is None
             handed = self._calls if config.function_ports else None
@@ -467,7 +468,7 @@ class _OpenStore:
         state = self._log.state
         self._calls.judging = state.next_window
         has_places = bool(self._config.source.row_place)
-        source = FrameBatch.of(rows, query_id, batch_id, extra=state.extra, has_places=has_places)
+        source = FrameBatch.of(rows, self._plan, query_id, batch_id, extra=state.extra, has_places=has_places)
         number = state.next_window if batch_id is None else batch_id
         metrics = self._metrics
         try:

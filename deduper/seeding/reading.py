@@ -34,7 +34,7 @@ from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import list_files
-from deduper.sources.files.plain_reading import plain_reading
+from deduper.sources.files.reading import file_reading
 from deduper.sources.protocol import PlannedSource
 from deduper.window.completeness import SEED, SEED_OPEN
 from deduper.window.recovery import Ownership
@@ -121,14 +121,7 @@ def _opened(
     if isinstance(config.source, FilesSource):
         files = JudgedFiles.from_wire(seeds.get(given.name))
         known = KnownByOrder(files, str(config.source.folder))
-        return files, FollowedFiles(
-            FileBatches(
-                config.source,
-                known,
-                plain_reading(config, salt),
-                None if config.expiry_column is None else config.expiry_column.name,
-            )
-        )
+        return files, FollowedFiles(FileBatches(config.source, known, file_reading(config, config.source, salt)))
     from deduper.seeding.topics import open_topic
 
     return open_topic(config, config.source, given, seeds, owned.log.state, salt, stop.event)

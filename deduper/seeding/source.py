@@ -21,8 +21,8 @@ from bucket_store.log.sources_file import GONE
 from bucket_store.log.state import LogState
 from deduper.errors import SourceAwayError, UsageError
 from deduper.sources.files.source_file import ListedFile, source_digest, source_order, stat
-from deduper.sources.protocol import BatchPartition, BatchRead, PlannedSource, ReadingRun, SourceBatch
-from deduper.tasks.read import ReadTask
+from deduper.sources.protocol import BatchPartition, PlannedSource, Records, SourceBatch
+from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.window.completeness import SEED, SEED_OPEN
 
 PREFIX = "seed:"
@@ -92,9 +92,11 @@ class SeedBatch:
     def is_known_by_digests(self) -> bool:
         return False  # what was judged is in `extra`
 
-    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
-        read = self.inner.read(run, task)
-        return replace(read, batch=self._of(read.batch))
+    def records(self) -> Records:
+        return self.inner.records()
+
+    def as_read(self, found: Sequence[PartRead]) -> SeedBatch:
+        return self._of(self.inner.as_read(found))
 
     def after_failure(self, error: Exception) -> SeedBatch:
         return self._of(self.inner.after_failure(error))

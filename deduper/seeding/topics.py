@@ -150,8 +150,8 @@ def open_topic(
     """What was judged of the topic, and the rest of it. Raises as `judged_offsets`."""
     cluster = KafkaCluster(source, stop)
     judged = judged_offsets(cluster, source, given, seeds, state)
-    plain = topic_reading(config, source, salt)
-    return judged, KafkaBatches(source, cluster, judged.ends, BrokerWatch(source, stop), plain, until=judged.until)
+    reading = topic_reading(config, source, salt)
+    return judged, KafkaBatches(source, cluster, judged.ends, BrokerWatch(source, stop), reading, until=judged.until)
 
 
 def judged_offsets(

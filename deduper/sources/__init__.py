@@ -1,5 +1,5 @@
-"""Records in: the new part of a batch, and its records as tuples.
+"""Records in: the new part of a source, as parts that our readers read, or as the rows of a DataFrame.
 
-Doors: `open`, `protocol`, `read_plan`; `files` and `kafka` are the two kinds. Touches source files, and brokers
-through `deduper.kafka`.
+Doors: `open`, `protocol`; `files` and `kafka` are the two kinds of a job, `frames` is that of a `Deduper`. Touches
+source files, and brokers through `deduper.kafka`.
 """

@@ -11,7 +11,6 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.tasks.errors.detail import ErrorDetails, RecordFormat
-from deduper.text.values import time_zone
 from deduper.units import format_duration
 
 _FIXED = {
@@ -26,7 +25,7 @@ def error_details(config: Config) -> ErrorDetails:
     """How the errors of a job are explained."""
     source = config.source
     columns = tuple(
-        # Only Spark's parser knows nested types, and nothing here makes their values.
+        # Nothing here makes values.
         DeclaredColumn.of(column) if column.type.is_scalar else DeclaredColumn(column.name, column.type, pa.null())
         for column in source.parsed_columns
     )
@@ -39,7 +38,6 @@ def error_details(config: Config) -> ErrorDetails:
     elif isinstance(source, KafkaSource):
         kind, delimiter = source.value.format, source.value.delimiter
         record = tuple(part for _, part in source.record_columns)
-    zone = config.time_zone
     return ErrorDetails(
         format=kind,
         columns=columns,
@@ -47,8 +45,7 @@ def error_details(config: Config) -> ErrorDetails:
         key=tuple(numbers[column.name] for column in config.key_columns),
         expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
         fixed={int(admission): text for admission, text in (_FIXED | _of_expiry(config)).items()},
-        # Some zones only Java has; whether a text is a time depends on no zone.
-        zone="UTC" if time_zone(zone) is None else zone,
+        zone=config.time_zone,
         delimiter=delimiter if kind == "csv" else None,
         folder=source.folder if isinstance(source, FilesSource) else None,
         unit=config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None,

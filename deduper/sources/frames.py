@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
 
@@ -18,21 +19,38 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
+from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.query import QueryConfig, QuerySource, column_of
-from deduper.core.clock import POSITION_BITS, ClockRules
+from deduper.core.clock import POSITION_BITS
+from deduper.core.verdict import Admission
 from deduper.errors import UsageError
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frame_places import MOST_PARTITIONS, FramePlaces
-from deduper.sources.kafka.stream import sent_columns
-from deduper.sources.parsing import key_columns
-from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun
+from deduper.sources.protocol import BatchPartition, Rows
 from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
 from deduper.spark.columns import Selected
 from deduper.spark.schemas import text_of
 from deduper.tasks.dedup_column import DEDUP
-from deduper.tasks.layout import HI, LO, ORDER, PARTITION, RAW, TOPIC, parsed
-from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.layout import (
+    ADMISSION,
+    CATEGORY,
+    EXPIRY,
+    HEADERS,
+    HI,
+    KEY,
+    LO,
+    ORDER,
+    PARTITION,
+    RAW,
+    TIMESTAMP,
+    TOPIC,
+    VALUE,
+    parsed,
+)
+from deduper.tasks.read import ReadReceipt
+from deduper.tasks.readers.reading_tasks import PartRead
+from deduper.units import UNIT_US
 
 QUERIES = "queries"
 """Of a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
@@ -40,6 +58,7 @@ BATCH = "batch"
 """Of the same: the query id and the batch id of this window; None for rows that are no batch."""
 PLACE_COLUMNS = ("_dedup_source", "_dedup_position")
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+_HEADERS = "array<struct<key:string,value:binary>>"
 _MOST_QUERIES = 100
 _ROW_BITS = 33
 """Of `monotonically_increasing_id`: the number of the row in its partition."""
@@ -100,9 +119,9 @@ class FrameColumns:
 
 
 class FramePlan:
-    """The plan for the DataFrames of a query, as `ReadPlan` is that for a job's tuples.
+    """The records of a query's DataFrames: keys, digests and expiry keys, computed by Spark.
 
-    It is one selection: each further step of a plan is analysed again by the JVM, at every batch.
+    It is one selection, made once: each further step of a plan is analysed again by the JVM, at every batch.
     """
 
     def __init__(self, session: SparkSession, config: QueryConfig, salt: bytes) -> None:
@@ -114,7 +133,7 @@ class FramePlan:
             LO: lo,
             ORDER: _order(),
             RAW: F.lit(None).cast("string"),
-            **key_columns(config, _value, may_be_error=False),
+            **_key_columns(config),
             **{parsed(number): _value(column) for number, column in enumerate(columns)},
         }
         if config.topic_ports:
@@ -125,9 +144,8 @@ class FramePlan:
             names += [TOPIC, PARTITION]
         self._given = Selected(session, [made[name].alias(name) for name in names])
 
-    def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:
+    def records(self, tuples: DataFrame) -> DataFrame:
         """The columns of every row that the reading tasks get; see `tasks.layout`. No row has a raw text to keep."""
-        del clock
         return self._given.of(tuples)
 
 
@@ -138,7 +156,8 @@ class FrameBatch:
     `queries` are the last batches of earlier windows (`QUERIES`).
     """
 
-    tuples: DataFrame
+    rows: DataFrame
+    plan: FramePlan
     query_id: str
     batch_id: int | None
     queries: tuple[tuple[str, int], ...]
@@ -148,7 +167,8 @@ class FrameBatch:
     @classmethod
     def of(
         cls,
-        tuples: DataFrame,
+        rows: DataFrame,
+        plan: FramePlan,
         query_id: str,
         batch_id: int | None,
         *,
@@ -157,18 +177,22 @@ class FrameBatch:
     ) -> FrameBatch:
         """A batch that was not read. `extra` is that of the newest commit record; `has_places`: columns name places."""
         unread = _partition(query_id, batch_id, 0, rows=0)
-        return cls(tuples, query_id, batch_id, tuple(last_batches(extra).items()), has_places, (unread,))
+        return cls(rows, plan, query_id, batch_id, tuple(last_batches(extra).items()), has_places, (unread,))
 
     @property
     def is_known_by_digests(self) -> bool:
         """No: the commit record says which batch was judged."""
         return False
 
-    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
-        """Spill the rows; see `SourceBatch`."""
-        receipts, rows = run.by_spark(self.tuples, replace(task, places=FramePlaces()) if self.has_places else task)
+    def records(self) -> Rows:
+        """The rows, by Spark; see `SourceBatch`."""
+        return Rows(self.plan.records(self.rows), FramePlaces() if self.has_places else None)
+
+    def as_read(self, found: Sequence[PartRead]) -> FrameBatch:
+        """The batch with the partitions that its rows were found in."""
+        receipts = [one.receipt for one in found if one.receipt is not None]
         partitions = self._found_partitions(receipts) if self.has_places else self._read_partitions(receipts)
-        return BatchRead(replace(self, partitions=partitions), receipts, rows)
+        return replace(self, partitions=partitions)
 
     def after_failure(self, error: Exception) -> FrameBatch:
         """No row of a DataFrame is unreadable by itself: what fails is the query's. Raises the error."""
@@ -221,6 +245,44 @@ def last_batches(extra: Mapping[str, Any]) -> dict[str, int]:
     return dict(extra.get(QUERIES, ()))
 
 
+def _key_columns(config: QueryConfig) -> dict[str, SparkColumn]:
+    """EXPIRY or CATEGORY, and the ADMISSION of rows that have no key or no expiry key."""
+    admission = F.lit(int(Admission.ADMITTED))
+    # The first that is true counts, so the last comes first.
+    if config.expiry_column is None:
+        expiry = F.lit(0).cast("bigint")
+    else:
+        value = _value(config.expiry_column)
+        expiry, bad = _expiry_key(config, value)
+        admission = F.when(bad, int(Admission.BAD_EXPIRY)).otherwise(admission)
+        admission = F.when(value.isNull(), int(Admission.NULL_EXPIRY)).otherwise(admission)
+    if config.null_keys == "error":
+        for column in config.key_columns:
+            admission = F.when(_value(column).isNull(), int(Admission.NULL_KEY)).otherwise(admission)
+    name = CATEGORY if config.expiry.by == "category" else EXPIRY
+    return {name: expiry, ADMISSION: admission.cast("tinyint")}
+
+
+def _expiry_key(config: QueryConfig, value: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
+    """The expiry key as bigint, double or (category) string, and whether a value that is there cannot serve as one."""
+    if isinstance(config.expiry, CategoryExpiry):
+        return value.cast("string"), F.lit(False)
+    if isinstance(config.expiry, EventTimeExpiry):
+        if config.expiry.unit is not None:
+            key = F.try_multiply(value.cast("bigint"), F.lit(UNIT_US[config.expiry.unit]).cast("bigint"))
+        else:
+            key = F.unix_micros(value.cast("timestamp"))
+        return key, key.isNull()
+    scale = config.expiry_key_scale
+    if scale.is_float:
+        key = value.cast("double")
+        return key, F.isnan(key) | (F.abs(key) == F.lit(float("inf")))
+    if scale.scale:
+        unscaled = (value * F.lit(Decimal(10) ** scale.scale)).cast("decimal(38,0)")
+        return unscaled.cast("bigint"), F.lit(False)
+    return value.cast("bigint"), F.lit(False)
+
+
 def _order() -> SparkColumn:
     number = F.monotonically_increasing_id()
     partition = F.shiftleft(F.shiftright(number, _ROW_BITS), POSITION_BITS)
@@ -256,14 +318,16 @@ def _sent(columns: Sequence[Column]) -> dict[str, SparkColumn]:
     value = by_name.get("value")
     has_value = value is not None and value.type.name in ("string", "binary")
     whole = F.to_json(F.struct(*map(_value, columns)))
-    headers = given("headers", "array<struct<key:string,value:binary>>")
+    headers = given("headers", _HEADERS).cast(_HEADERS)
     timestamp = F.unix_millis(given("timestamp", "timestamp").cast("timestamp"))
-    return sent_columns(
-        key=given("key", "string", "binary").cast("binary"),
-        value=(given("value", "string", "binary") if has_value else whole).cast("binary"),
-        headers=headers.cast("array<struct<key:string,value:binary>>"),
-        timestamp=timestamp if has_value else F.lit(None).cast("bigint"),
-    )
+    return {
+        KEY: given("key", "string", "binary").cast("binary"),
+        VALUE: (given("value", "string", "binary") if has_value else whole).cast("binary"),
+        # Headers are a text, null when there are none: for every row, Spark asks every nested Arrow column how large it
+        # has become, and an array of structs takes longer than all else of a record, be it empty.
+        HEADERS: F.when(F.size(headers) > 0, F.to_json(headers)),
+        TIMESTAMP: timestamp if has_value else F.lit(None).cast("bigint"),
+    }
 
 
 def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:

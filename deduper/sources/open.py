@@ -13,21 +13,13 @@ from deduper.config.model import Config
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
-from deduper.sources.files.plain_reading import plain_reading
+from deduper.sources.files.reading import file_reading
 from deduper.sources.protocol import PlannedSource
-from deduper.spark.kafka_jars import find_connector
 
 
 def session_settings(config: Config) -> dict[str, object]:
-    """The settings of a session for this job: what our tasks and its source need, and over it the `spark:` section.
-
-    Raises:
-        UsageError: as `find_connector`.
-    """
-    needed = {"spark.python.daemon.module": worker_daemon()}
-    if isinstance(config.source, KafkaSource):
-        needed |= find_connector(config.spark, avro=config.source.value.format == "avro").settings
-    return {**needed, **config.spark}
+    """The settings of a session for this job: what our tasks need, and over it the `spark:` section."""
+    return {"spark.python.daemon.module": worker_daemon(), **config.spark}
 
 
 def worker_daemon(name: str = "worker_daemon") -> str:
@@ -49,12 +41,8 @@ def open_files(config: Config, source: FilesSource, log: CommitLog) -> tuple[Fil
         CorruptionError: a file of sources is missing or damaged.
     """
     known = KnownFiles(source, log)
-    return FileBatches(
-        source,
-        known,
-        plain_reading(config, log.manifest.salt),
-        None if config.expiry_column is None else config.expiry_column.name,
-    ), FilesToFold.of(source, known)
+    reading = file_reading(config, source, log.manifest.salt)
+    return FileBatches(source, known, reading), FilesToFold.of(source, known)
 
 
 def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSource:
@@ -68,6 +56,6 @@ def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSo
 
     source = config.source
     assert isinstance(source, KafkaSource)
-    plain = topic_reading(config, source, log.manifest.salt)
+    reading = topic_reading(config, source, log.manifest.salt)
     stored = judged_ends(log.state) if ENDS in log.state.extra else None
-    return KafkaBatches(source, KafkaCluster(source, stop), stored, BrokerWatch(source, stop), plain)
+    return KafkaBatches(source, KafkaCluster(source, stop), stored, BrokerWatch(source, stop), reading)

@@ -7,16 +7,14 @@ some of them, in source order; the ordinal of one among them, and the position i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from bucket_store.log.sources_file import SourcePartition
 from deduper.errors import SourceAwayError
-from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.read import ReadTask, RecordPlaces
 from deduper.tasks.readers.reading_tasks import Part, PartRead
 
 _P = TypeVar("_P", bound=Part)
@@ -44,30 +42,27 @@ class BatchPartition:
         )
 
 
-class ReadingRun(Protocol):
-    """The ways to read what a batch holds, which the jobs of a window offer to it."""
+@dataclass(frozen=True, slots=True)
+class Parts(Generic[_P]):
+    """Records that our own readers read, part by part. `read` is pickled into the job."""
 
-    @property
-    def session(self) -> SparkSession:
-        """Makes the tuples for `by_spark`."""
+    read: Callable[[ReadTask, _P], PartRead]
+    parts: Sequence[_P]
 
-    def plain(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, are_all: bool
-    ) -> list[PartRead]:
-        """Read each part without Spark: in the driver if they are small, else by one task a core.
 
-        `read` is picklable. `are_all`: the window has nothing else, so its other steps may use the same tasks, or none.
-        """
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a DataFrame, which Spark reads, with the columns of `tasks.layout`.
 
-    def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
-        """Read one row a record, and one for each source partition that is an error: REC, RAW, ADMISSION, ORDER.
+    `places` is None where ORDER is their source order.
+    """
 
-        Gives the receipts, and how many records Spark has counted. If the task has `places`, there may be more rows,
-        and it uses ORDER and columns of the source's own.
-        """
+    frame: DataFrame
+    places: RecordPlaces | None = None
 
-    def file_on_hosts(self, data: bytes, task: ReadTask) -> AbstractContextManager[Path]:
-        """A file of these bytes at one path on all hosts where Spark reads now; removed afterwards, and no secret."""
+
+Records: TypeAlias = Parts[Any] | Rows
+"""The records of a batch, as a window's jobs take them."""
 
 
 class SourceBatch(Protocol):
@@ -81,11 +76,18 @@ class SourceBatch(Protocol):
     def is_known_by_digests(self) -> bool:
         """Whether the sources files are the only record of judged partitions: the store keeps them until a fold."""
 
-    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
-        """Spill the records, each by the way that suits it."""
+    def records(self) -> Records:
+        """How the records are read. Called once an attempt."""
+
+    def as_read(self, found: Sequence[PartRead]) -> Self:
+        """The batch, by what its records were read as: in the order of the parts.
+
+        Raises:
+            SourceAwayError: it can only be read later.
+        """
 
     def after_failure(self, error: Exception) -> Self:
-        """The batch to try again with after Spark has failed with this error.
+        """The batch to try again with after its reading, or Spark, has failed with this error.
 
         Raises:
             Exception: `error` itself, when it is not about the input.
@@ -99,15 +101,6 @@ class SourceBatch(Protocol):
 
     def extra(self) -> dict[str, Any]:
         """Values of the source for the commit record, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRead:
-    """A batch that was read; unreadable input is an error tuple. `rows` are the records, counted apart from them."""
-
-    batch: SourceBatch
-    receipts: list[ReadReceipt]
-    rows: int
 
 
 class PlannedSource(Protocol):
@@ -131,4 +124,4 @@ class PlannedSource(Protocol):
         """A batch was committed."""
 
     def put_off(self, reason: SourceAwayError) -> None:
-        """Nothing of the last batch was judged: files could not be found. Raises the reason if it ends the run."""
+        """Nothing of the last batch was judged: it cannot be read now. Raises the reason if it ends the run."""

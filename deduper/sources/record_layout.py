@@ -10,13 +10,11 @@ from deduper.arrow_columns import arrow_type
 from deduper.columns import Column
 from deduper.config.model import Config
 from deduper.config.query import QuerySource
-from deduper.spark.arrow_types import arrow_of
-from deduper.spark.schemas import spark_type
 from deduper.tasks.layout import RecordLayout
 
 
 def record_layout(config: Config) -> RecordLayout:
-    """The layout of a job's records. Nested columns need a running Spark."""
+    """The layout of a job's records."""
     if config.expiry.by == "category":
         expiry = pa.string()
     else:
@@ -28,6 +26,4 @@ def record_layout(config: Config) -> RecordLayout:
 
 def arrow_types(columns: Sequence[Column]) -> list[pa.DataType]:
     """How Arrow has declared columns."""
-    return [
-        arrow_type(column.type) if column.type.is_scalar else arrow_of(spark_type(column.type)) for column in columns
-    ]
+    return [arrow_type(column.type) for column in columns]

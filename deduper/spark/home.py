@@ -12,7 +12,7 @@ from deduper import DISTRIBUTION
 from deduper.errors import UsageError
 
 RELEASE = "4.2.0"
-"""The PySpark that pyproject.toml pins, and whose Kafka connector `deduper jars` fetches."""
+"""The PySpark that pyproject.toml pins."""
 _LEAST = (4, 2)
 """A job has settings of Spark's, and calls, that earlier ones lack. A `Deduper` asks for less."""
 _CORE = re.compile(r"spark-core_[\d.]+-(.+)\.jar")

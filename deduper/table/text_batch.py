@@ -16,7 +16,7 @@ from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.table.batch import BAD_LINE, identity_of
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
 from deduper.table.schema import one_form
-from deduper.tasks.readers.plain_file import NotPlain
+from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 from deduper.tasks.readers.text import Lines, SomeLines, require_lines
 from deduper.text.block import parse
 from deduper.text.format import TextFormat
@@ -93,7 +93,7 @@ def _telling(file: Path) -> Iterator[None]:
     """Errors of reading a file of the batch, as ours."""
     try:
         yield
-    except FileNotFoundError as error:
+    except (FileGone, FileNotFoundError) as error:
         raise SourceChangedError(f"{file}: went while it was loaded; nothing was committed") from error
-    except (NotPlain, pa.ArrowException, OSError, csv.Error) as error:
+    except (UnreadableFile, pa.ArrowException, OSError, csv.Error) as error:
         raise TableUsageError(f"{file}: cannot be read as lines of text: {error}") from error

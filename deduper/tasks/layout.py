@@ -4,7 +4,7 @@
     RAW                                         the text of a record that is, or may become, an error
     parsed(0), parsed(1), ...                   the source's columns, where ports are files
     SENT                                        the source's record, where ports are topics
-    TOPIC, PARTITION                            the place of a Kafka record, until the reading task replaces its ORDER
+    TOPIC, PARTITION                            the place of a DataFrame's row, until the task replaces its ORDER
 
 The plan of the first job, or a reader of plain parts, makes them; the reading task splits them into the keys files
 (`tasks.exchange`) and the rows file: ORDER, RAW and the columns for the ports.

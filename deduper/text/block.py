@@ -1,8 +1,11 @@
-"""A block of bytes to Arrow columns: lines, their cells by the kernel, exact values of all other lines. PURE."""
+"""A block of bytes to Arrow columns: lines, their cells by the kernel, exact values of all other lines. PURE.
+
+Of a nested column the kernel only finds the text; the exact parser makes its values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -26,6 +29,7 @@ MOST_TEXT: Final = 2**31 - 1
 """Bytes of text in one column of a block: Arrow's offsets have 32 bits."""
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_NESTED: Final = ("struct", "array", "map")
 _KINDS: Final = {
     "string": kernel.TEXT,
     "double": kernel.DOUBLE,
@@ -36,7 +40,9 @@ _KINDS: Final = {
     "timestamp": kernel.TIME_IN_ZONE,
     "timestamp_ntz": kernel.TIME_WITHOUT,
     "binary": kernel.BINARY,
-} | dict.fromkeys(_BITS, kernel.WHOLE)
+    **dict.fromkeys(_NESTED, kernel.NESTED),
+    **dict.fromkeys(_BITS, kernel.WHOLE),
+}
 _BYTES: Final = ("string", "binary")
 _UTC: Final = ("UTC", "Etc/UTC")
 
@@ -85,15 +91,22 @@ def parse(
     cells, status = _cells_of(block, starts, ends, text)
     slow = np.flatnonzero(status == kernel.NOT_PLAIN)
     malformed = np.zeros(rows, np.bool_)
+    nested = {number: _nested_values(block, cells, number, text, malformed) for number in _nested_columns(text)}
+    if nested:
+        cells.valid[:, malformed] = 0
+        for values in nested.values():
+            values[malformed] = None
     if slow.size:
-        exact = _Exact(text, cells)
+        exact = _Exact(text, cells, nested)
         for row in slow.tolist():
             malformed[row] = not exact.put(row, block[starts[row] : ends[row]].tobytes())
         other, high = np.frombuffer(bytes(exact.texts), np.uint8), exact.high
     else:
         other, high = np.zeros(0, np.uint8), {}
     built = {
-        number: _built(cells, number, text.columns[number].kind, text.columns[number].arrow, block, other, high)
+        number: pa.array(nested[number], text.columns[number].arrow)
+        if number in nested
+        else _built(cells, number, text.columns[number].kind, text.columns[number].arrow, block, other, high)
         for number in wanted
     }
     return Parsed(built, malformed, status == kernel.NOT_UTF8, slow.size)
@@ -166,10 +179,33 @@ def _described(text: TextFormat) -> tuple[Int64s, UInt8s]:
     return kernel.read_only(columns), kernel.read_only(np.frombuffer(bytes(names), np.uint8))
 
 
-class _Exact:
-    """Puts the exact values of lines into the cells. `texts` has their texts, `high` upper halves of decimals."""
+def _nested_columns(text: TextFormat) -> list[int]:
+    return [number for number, column in enumerate(text.columns) if column.kind.name in _NESTED]
 
-    def __init__(self, text: TextFormat, cells: _Cells) -> None:
+
+def _nested_values(block: UInt8s, cells: _Cells, number: int, text: TextFormat, malformed: Bools) -> NDArray[Any]:
+    """The values of a nested column, as `json_exact.record` gives them; `malformed` gets the rows where one is none."""
+    values: NDArray[Any] = np.full(cells.valid.shape[1], None, np.object_)
+    read = json_exact.layout_of(text)[text.columns[number].name][2]
+    begins, lengths = cells.value[number], cells.length[number]
+    for row in np.flatnonzero(cells.valid[number]).tolist():
+        begin = int(begins[row])
+        source = block[begin : begin + int(lengths[row])].tobytes().decode()
+        try:
+            values[row], _ = read(source, 0, 1)
+        except Malformed:
+            malformed[row] = True
+    return values
+
+
+class _Exact:
+    """Puts the exact values of lines into the cells.
+
+    `texts` has their texts, `high` upper halves of decimals, `nested` the values of nested columns.
+    """
+
+    def __init__(self, text: TextFormat, cells: _Cells, nested: Mapping[int, NDArray[Any]]) -> None:
+        self._nested = nested
         self._text = text
         self._record = json_exact.record if text.delimiter is None else csv_exact.record
         self._cells = cells
@@ -190,7 +226,9 @@ class _Exact:
 
     def _put_value(self, number: int, row: int, kind: ColumnType, value: Any) -> None:
         cells = self._cells
-        if kind.name in _BYTES:
+        if number in self._nested:
+            self._nested[number][row] = value
+        elif kind.name in _BYTES:
             found = value.encode() if kind.name == "string" else value
             if len(found) > MOST_TEXT:
                 raise _too_much_text(len(found))

@@ -13,7 +13,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """What a line holds: `columns`, all scalar, by name in JSON and in their order in CSV.
+    """What a line holds: `columns`, by name in JSON and, all scalar, in their order in CSV.
 
     `zone` is the session's, for times without one. `delimiter` is the sign between the fields of CSV; None: JSON.
     """

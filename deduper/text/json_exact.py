@@ -1,14 +1,17 @@
 """One line of JSON, exactly as SEMANTICS.md says ("What a JSON record is"). PURE.
 
 Slow and simple: for lines that the kernel does not parse itself. A flat member is taken by one regular expression,
-anything else piece by piece. Nothing here recurses, so no depth of nesting can end the process.
+anything else piece by piece. Nothing here recurses but over the declared types, so no depth of nesting can end the
+process.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
+from deduper.columns import ColumnType
 from deduper.text.format import Malformed, TextFormat
 from deduper.text.values import Reader, Token, reader, text_of
 
@@ -48,14 +51,17 @@ _LONE = re.compile("[\ud800-\udfff]")
 _TEXT, _WORD = int(Token.TEXT), int(Token.BOOLEAN)
 
 
-Columns = dict[str, tuple[int, Reader, bool]]
-"""The columns of a format by their names: number, reader, whether Base64 is asked for."""
+PlaceReader = Callable[[str, int, int], tuple[Any, int]]
+"""The value at a place of a line, inside so many objects and arrays, and the place behind it."""
+
+Columns = dict[str, tuple[int, Reader, PlaceReader]]
+"""The columns of a format by their names: number, reader of a flat value's token, reader of any value."""
 
 
 def columns_of(text: TextFormat) -> Columns:
     """The columns of a format."""
     return {
-        column.name: (number, reader(column.kind, text.zone), column.kind.name == "binary")
+        column.name: (number, reader(column.kind, text.zone), place_reader(column.kind, text.zone))
         for number, column in enumerate(text.columns)
     }
 
@@ -68,17 +74,22 @@ def record(line: bytes, text: TextFormat) -> list[Any]:
     """The values of a line, one a column, None for null.
 
     The line is valid UTF-8, without the byte order mark of its file. A text is a str, Base64 bytes, a decimal has its
-    column's scale, a date is days and a time µs since the epoch.
+    column's scale, a date is days and a time µs since the epoch, a struct a dict, a map a list of pairs.
 
     Raises:
         Malformed: the line is not one whole object, or a value is not of its column's type.
     """
+    return values_of(line.decode(), layout_of(text), len(text.columns))
+
+
+def layout_of(text: TextFormat) -> Columns:
+    """The columns of a format, made once."""
     layout = _layouts.get(id(text))
     if layout is None or layout[0] is not text:
         if len(_layouts) >= 64:
             _layouts.clear()
         layout = _layouts[id(text)] = text, columns_of(text)
-    return values_of(line.decode(), layout[1], len(text.columns))
+    return layout[1]
 
 
 def values_of(source: str, columns: Columns, size: int) -> list[Any]:
@@ -125,30 +136,154 @@ def values_of(source: str, columns: Columns, size: int) -> list[Any]:
 def _any_member(source: str, at: int, columns: Columns, values: list[Any]) -> int:
     """Reads a member; gives the place behind the comma or brace after it."""
     name, at = _name(source, _after_blanks(source, at))
-    column = columns.get(_PAIR.sub(_paired, _single_signs(name)))
-    if column is not None and column[2] and source[at : at + 1] == '"':
-        found = _BASE64.match(source, at)
-        if found is None:
-            raise Malformed("a string is not closed, or has an unknown escape")
-        values[column[0]] = column[1](_TEXT, _unescaped(found[1]))
-        at = found.end()
-    elif source[at : at + 1] in ("{", "["):
-        written: list[str] = []
-        at = _skip_nested(source, at, written)
-        if column is not None:
-            values[column[0]] = column[1](Token.NESTED, "".join(written))
+    column = columns.get(_name_of(name))
+    if column is not None:
+        values[column[0]], at = column[2](source, at, 1)
     else:
-        token, text, at = _scalar(source, at)
-        if column is not None:
-            text = _unescaped(text) if token == Token.TEXT else text
-            values[column[0]] = None if token is None else column[1](token, text)
+        at = skipped(source, at, 1)
     at = _after_blanks(source, at)
     if source[at : at + 1] not in (",", "}"):
         raise Malformed("no comma or brace follows a value")
     return at + 1
 
 
+def skipped(source: str, at: int, depth: int) -> int:
+    """The place behind the value at `at`, which is inside of `depth` objects and arrays."""
+    if source[at : at + 1] in ("{", "["):
+        return _skip_nested(source, at, depth, [])
+    return _scalar(source, at)[2]
+
+
+# Values of a type ----------------------------------------------------------------------------------------------------
+
+
+def place_reader(kind: ColumnType, zone: str) -> PlaceReader:
+    """Reads any value of a type. `zone` is that of times without one."""
+    if kind.is_scalar:
+        return flat_reader(reader(kind, zone), is_binary=kind.name == "binary")
+    parts = {part.name: place_reader(part.type, zone) for part in kind.parts}
+    if kind.name == "array":
+        return _array_reader(parts["element"])
+    return _struct_reader(parts) if kind.name == "struct" else _map_reader(parts["value"])
+
+
+def flat_reader(read: Reader, *, is_binary: bool) -> PlaceReader:
+    """Reads a value by its token; the token of an object or array is its text."""
+
+    def value(source: str, at: int, depth: int) -> tuple[Any, int]:
+        sign = source[at : at + 1]
+        if is_binary and sign == '"':
+            found = _BASE64.match(source, at)
+            if found is None:
+                raise Malformed("a string is not closed, or has an unknown escape")
+            return read(_TEXT, _unescaped(found[1])), found.end()
+        if sign in ("{", "["):
+            written: list[str] = []
+            at = _skip_nested(source, at, depth, written)
+            return read(Token.NESTED, "".join(written)), at
+        token, text, at = _scalar(source, at)
+        if token is None:
+            return None, at
+        return read(token, _unescaped(text) if token == Token.TEXT else text), at
+
+    return value
+
+
+def _array_reader(element: PlaceReader) -> PlaceReader:
+    def value(source: str, at: int, depth: int) -> tuple[list[Any] | None, int]:
+        if source[at : at + 1] != "[":
+            return _null(source, at, "array")
+        at = _inside(source, at, depth)
+        values: list[Any] = []
+        if source[at : at + 1] == "]":
+            return values, at + 1
+        while True:
+            item, at = element(source, at, depth + 1)
+            values.append(item)
+            at, is_last = _behind(source, at, "]")
+            if is_last:
+                return values, at
+
+    return value
+
+
+def _struct_reader(fields: dict[str, PlaceReader]) -> PlaceReader:
+    def value(source: str, at: int, depth: int) -> tuple[dict[str, Any] | None, int]:
+        values: dict[str, Any] = dict.fromkeys(fields)
+
+        def take(name: str, at: int) -> int:
+            name = _name_of(name)
+            if name not in fields:
+                return skipped(source, at, depth + 1)
+            values[name], at = fields[name](source, at, depth + 1)
+            return at
+
+        if source[at : at + 1] != "{":
+            return _null(source, at, "struct")
+        return values, _members(source, at, depth, take)
+
+    return value
+
+
+def _map_reader(item: PlaceReader) -> PlaceReader:
+    def value(source: str, at: int, depth: int) -> tuple[list[tuple[str, Any]] | None, int]:
+        values: dict[str, Any] = {}
+
+        def take(name: str, at: int) -> int:
+            values[_unescaped(name)], at = item(source, at, depth + 1)
+            return at
+
+        if source[at : at + 1] != "{":
+            return _null(source, at, "map")
+        at = _members(source, at, depth, take)
+        return list(values.items()), at
+
+    return value
+
+
+def _null(source: str, at: int, kind: str) -> tuple[None, int]:
+    token, _, at = _scalar(source, at) if source[at : at + 1] not in ("{", "[") else (Token.NESTED, "", at)
+    if token is not None:
+        raise Malformed(f"not a value of type {kind}")
+    return None, at
+
+
+def _members(source: str, at: int, depth: int, take: Callable[[str, int], int]) -> int:
+    """The place behind the object at `at`; `take` gets each name, its escapes as they are, and its value's place."""
+    at = _inside(source, at, depth)
+    if source[at : at + 1] == "}":
+        return at + 1
+    while True:
+        name, at = _name(source, at)
+        at, is_last = _behind(source, take(name, at), "}")
+        if is_last:
+            return at
+
+
+def _inside(source: str, at: int, depth: int) -> int:
+    """The place of the first value or name of an object or array, or of its end."""
+    if depth >= MOST_NESTED:
+        raise Malformed(f"more than {MOST_NESTED} objects and arrays within one another")
+    return _after_blanks(source, at + 1)
+
+
+def _behind(source: str, at: int, closing: str) -> tuple[int, bool]:
+    """The place behind the sign that follows a value, and whether it closes the object or array."""
+    at = _after_blanks(source, at)
+    sign = source[at : at + 1]
+    if sign == ",":
+        return _after_blanks(source, at + 1), False
+    if sign != closing:
+        raise Malformed("an object or array is not closed")
+    return at + 1, True
+
+
+# Parts of a line -----------------------------------------------------------------------------------------------------
+
+
 def _after_blanks(source: str, at: int) -> int:
+    if source[at : at + 1] > " ":
+        return at  # as at most places
     found = _BLANKS.match(source, at)
     assert found is not None
     return found.end()
@@ -189,15 +324,15 @@ def _check_number(text: str) -> None:
         raise Malformed(f"a number has more than {MOST_DIGITS} digits")
 
 
-def _skip_nested(source: str, at: int, written: list[str]) -> int:
-    """The place behind an object or array of a record that begins at `at`; `written` gets its text without blanks."""
+def _skip_nested(source: str, at: int, depth: int, written: list[str]) -> int:
+    """The place behind the object or array at `at`, inside `depth` others; `written` gets its text without blanks."""
     closing: list[str] = []
     while True:
         opening = source[at : at + 1]
         if opening in ("{", "["):
             closing.append("}" if opening == "{" else "]")
             written.append(opening)
-            if len(closing) >= MOST_NESTED:
+            if len(closing) + depth > MOST_NESTED:
                 raise Malformed(f"more than {MOST_NESTED} objects and arrays within one another")
             at = _after_blanks(source, at + 1)
             if source[at : at + 1] != closing[-1]:
@@ -239,6 +374,11 @@ def _unescaped(text: str) -> str:
         return text
     # A surrogate without its other half becomes a question mark.
     return _LONE.sub("?", _PAIR.sub(_paired, _single_signs(text)))
+
+
+def _name_of(written: str) -> str:
+    """A name whose escapes are as they are; half of a surrogate pair is a part of none that is declared."""
+    return _PAIR.sub(_paired, _single_signs(written))
 
 
 def _single_signs(text: str) -> str:

@@ -10,6 +10,7 @@ A cell is an entry of `value`, `length` and `valid`, arrays of columns times row
     decimal      value: unscaled, at the declared scale
     double       value: the bits of a float64, for a float column too
     boolean      value: 0 or 1
+    nested       value: where the object or array begins in the data; length: its bytes there
     null         valid: 0
 
 Plain is what `json_exact` or `csv_exact` takes with the same values, and less: whatever is rare or in doubt is left to
@@ -49,7 +50,8 @@ TIME_IN_ZONE: Final = 7
 TIME_OR_ZONE: Final = 8
 TIME_WITHOUT: Final = 9
 BINARY: Final = 10
-"""Kinds of columns. Times need their zone, may lack it (it is UTC then), or have none."""
+NESTED: Final = 11
+"""Kinds of columns. Times need their zone, may lack it (it is UTC then), or have none. Nested ones are of JSON only."""
 
 WITH_BLANKS: Final = 1 << 62
 IN_BASE64: Final = 1 << 61
@@ -745,7 +747,16 @@ def _parse_line(
                 at = _after_word(data, at, end, _NULL)
             else:
                 valid[cell] = 1
-                if kind in (TEXT, BINARY):
+                if kind == NESTED:
+                    # Whether it is of the column's type is another's to say.
+                    if byte != 0x7B and byte != 0x5B:
+                        return False
+                    close, _ = _after_any(data, at, end)
+                    if close < 0:
+                        return False
+                    value[cell], length[cell] = at, np.int32(close - at)
+                    at = close
+                elif kind in (TEXT, BINARY):
                     if byte == 0x22:
                         close, escaped = _closing_quote(data, at + 1, end)
                         if close < 0:

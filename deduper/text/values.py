@@ -10,18 +10,16 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from enum import IntEnum
-from functools import lru_cache
-from importlib import resources
 from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
 from deduper.columns import ColumnType
 from deduper.text.format import Malformed
+from deduper.time_zones import Zone, offset_seconds, time_zone
 
 
 class Token(IntEnum):
@@ -49,17 +47,20 @@ _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
 
 
 def reader(kind: ColumnType, zone: str) -> Reader:
-    """Reads tokens as values of a column's type. `zone` is that of times without one."""
+    """Reads tokens as values of a column's type; no single token is one of a nested type.
+
+    `zone` is that of times without one.
+    """
     name = kind.name
+    if not kind.is_scalar:
+        return _none_of(name)
     if name in WHOLE_BITS:
         return _whole_reader(name, WHOLE_BITS[name])
     if name == "decimal":
         precision, scale = kind.precision or 10, kind.scale or 0
         return lambda token, text: _decimal(token, text, precision, scale)
     if name == "timestamp":
-        local = time_zone(zone)
-        if local is None:
-            raise ValueError(f"{zone} is no time zone")
+        local = _zone_of(zone)
         return lambda token, text: _timestamp(token, text, local)
     return _READERS[name]
 
@@ -76,6 +77,34 @@ def field_reader(kind: ColumnType, zone: str) -> Callable[[str], Any]:
     return lambda text: of_token(Token.TEXT, text)
 
 
+def cast_of(kind: ColumnType, zone: str) -> Callable[[str], Any]:
+    """Reads a text that stands alone as Spark's cast does; see `_CASTS`. `zone` is that of times without one."""
+    name = kind.name
+    if name in WHOLE_BITS:
+        whole = reader(kind, zone)
+        return lambda text: whole(Token.WHOLE, _whole_cast_text(text))
+    if name == "decimal":
+        precision, scale = kind.precision or 10, kind.scale or 0
+        return lambda text: decimal_of(_in_ascii(text.strip(_BLANKS)), precision, scale)
+    if name == "timestamp":
+        local = _zone_of(zone)
+        return lambda text: _found(timestamp_of(text, local), name)
+    return _CASTS[name]
+
+
+def _zone_of(name: str) -> Zone:
+    zone = time_zone(name)
+    if zone is None:
+        raise ValueError(f"{name} is no time zone")
+    return zone
+
+
+def _found(value: int | None, kind: str) -> int:
+    if value is None:
+        raise _wrong(kind)
+    return value
+
+
 def _wrong(kind: str) -> Malformed:
     return Malformed(f"not a value of type {kind}")
 
@@ -87,6 +116,13 @@ def text_of(token: int | None, text: str) -> str:
     if token == Token.NOT_FINITE:
         return number_text(_NOT_FINITE_TEXTS[text])
     return "0" if token == Token.WHOLE and text == "-0" else text
+
+
+def _none_of(kind: str) -> Reader:
+    def none(*_: object) -> Any:
+        raise _wrong(kind)
+
+    return none
 
 
 def _boolean(token: int, text: str) -> bool:
@@ -117,9 +153,7 @@ def _boolean_field(text: str) -> bool:
 def _whole_text(text: str) -> str:
     """A whole number as JSON has it: digits of ASCII, no plus, no zeros in front."""
     sign = text[0] if text[0] in "+-" else ""
-    digits = text[len(sign) :]
-    if not digits.isascii():
-        digits = "".join(map(_ascii_digit, digits))
+    digits = _in_ascii(text[len(sign) :])
     if not (digits.isascii() and digits.isdigit()):
         raise _wrong("a whole number")
     return sign.rstrip("+") + (digits.lstrip("0") or "0")
@@ -238,12 +272,15 @@ _MOST_DECIMAL: Final = 10_000
 
 def _decimal(token: int, text: str, precision: int, scale: int) -> Decimal:
     if token == Token.TEXT:
-        text = text.replace(",", "")
-        if not text.isascii():
-            text = "".join(map(_ascii_digit, text))
+        text = _in_ascii(text.replace(",", ""))
     elif token not in (Token.WHOLE, Token.FRACTION):
         raise _wrong("decimal")
     return decimal_of(text, precision, scale)
+
+
+def _in_ascii(text: str) -> str:
+    """The text with all digits as those of ASCII."""
+    return text if text.isascii() else "".join(map(_ascii_digit, text))
 
 
 def _ascii_digit(sign: str) -> str:
@@ -325,6 +362,8 @@ _TIME = re.compile(
 )
 _DAYS_BEFORE_MONTH = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 _DAYS_OF_MONTH = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_EPOCH_DAY: Final = date(1970, 1, 1)
+_CYCLE_DAYS: Final = 146_097  # 400 years
 _TO_1970 = 719_528
 """Days from 0000-01-01."""
 
@@ -402,6 +441,15 @@ def _local_time(text: str) -> tuple[int, str | None] | None:
     return local_us, zone
 
 
+def date_text(days: int) -> str:
+    """A date as Spark writes it: years of four digits at least, beyond 9999 with a sign."""
+    cycles, rest = divmod(days, _CYCLE_DAYS)
+    found = _EPOCH_DAY + timedelta(days=rest)
+    year = found.year + 400 * cycles
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{found:%m-%d}"
+
+
 def _days(sign: str, year: str, month: str | None, day: str | None) -> int | None:
     years, months, days = int(year), int(month or 1), int(day or 1)
     if sign == "-":
@@ -424,131 +472,6 @@ def _days(sign: str, year: str, month: str | None, day: str | None) -> int | Non
     )
 
 
-# Zones ---------------------------------------------------------------------------------------------------------------
-
-Zone = int | ZoneInfo
-"""A fixed offset in seconds, or the rules of a place."""
-
-_ONE_DIGIT_HOUR = re.compile(r"([+-])([0-9]):")
-_ONE_DIGIT_MINUTE = re.compile(r"([+-])([0-9]{2}):([0-9])$")
-_OFFSET = re.compile(r"([+-])([0-9]{1,2}|[0-9]{2}([0-9]{2})([0-9]{2})?|[0-9]{2}:([0-9]{2})(?::([0-9]{2}))?)")
-_PLACE = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
-_NO_PLACES = frozenset({"Factory", "ROC", "localtime", "posixrules"})
-_NO_FOLDERS = frozenset({"", ".", "..", "posix", "right"})
-_SHORT: Final = {
-    "ACT": "Australia/Darwin",
-    "AET": "Australia/Sydney",
-    "AGT": "America/Argentina/Buenos_Aires",
-    "ART": "Africa/Cairo",
-    "AST": "America/Anchorage",
-    "BET": "America/Sao_Paulo",
-    "BST": "Asia/Dhaka",
-    "CAT": "Africa/Harare",
-    "CNT": "America/St_Johns",
-    "CST": "America/Chicago",
-    "CTT": "Asia/Shanghai",
-    "EAT": "Africa/Addis_Ababa",
-    "ECT": "Europe/Paris",
-    "EST": "-05:00",
-    "HST": "-10:00",
-    "IET": "America/Indiana/Indianapolis",
-    "IST": "Asia/Kolkata",
-    "JST": "Asia/Tokyo",
-    "MIT": "Pacific/Apia",
-    "MST": "-07:00",
-    "NET": "Asia/Yerevan",
-    "NST": "Pacific/Auckland",
-    "PLT": "Asia/Karachi",
-    "PNT": "America/Phoenix",
-    "PRT": "America/Puerto_Rico",
-    "PST": "America/Los_Angeles",
-    "SST": "Pacific/Guadalcanal",
-    "VST": "Asia/Ho_Chi_Minh",
-}
-_CYCLE_SECONDS = 146_097 * 86_400  # 400 years of the calendar, in whole weeks
-_YEAR_1 = datetime(1, 1, 1)  # noqa: DTZ001  a local time, to which a zone is given below
-_YEAR_1_SECONDS = -719_162 * 86_400
-_YEARS_SECONDS = 3_652_059 * 86_400
-"""From year 1 to the end of year 9999."""
-_FIRST, _LAST = datetime(1, 1, 2), datetime(9999, 12, 30)  # noqa: DTZ001
-
-
-@lru_cache(maxsize=2048)
-def time_zone(name: str) -> Zone | None:
-    """The zone of a name: `Z`, `+h[h][:mm[:ss]]`, `UTC+1`, `Europe/Paris`, `PST`; None if it names no zone."""
-    name = name.strip(_BLANKS)
-    name = _ONE_DIGIT_HOUR.sub(r"\g<1>0\g<2>:", name, count=1)
-    name = _ONE_DIGIT_MINUTE.sub(r"\g<1>\g<2>:0\g<3>", name, count=1)
-    name = _SHORT.get(name, name)
-    if name in ("Z", "UTC", "GMT", "UT"):
-        return 0
-    bare = name.removeprefix(name[:3] if name[:3] in ("UTC", "GMT") else name[:2] if name[:2] == "UT" else "")
-    if bare[:1] in ("+", "-"):
-        return _offset(bare)
-    if not _PLACE.fullmatch(name) or name in _NO_PLACES or not _NO_FOLDERS.isdisjoint(name.split("/")):
-        return None
-    return _place(name)
-
-
-def _place(name: str) -> ZoneInfo | None:
-    """The rules of the package `tzdata`; those of the machine if it is not installed."""
-    try:
-        rules = resources.files("tzdata.zoneinfo")
-    except ModuleNotFoundError:
-        try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            return None
-    try:
-        with rules.joinpath(name).open("rb") as file:
-            return ZoneInfo.from_file(file, key=name)
-    except (ValueError, OSError):
-        return None
-
-
-def _offset(text: str) -> int | None:
-    found = _OFFSET.fullmatch(text)
-    if found is None:
-        return None
-    sign, whole, *parts = found.groups()
-    minutes = int(parts[0] or parts[2] or 0)
-    seconds = int(parts[1] or parts[3] or 0)
-    total = int(whole[:2]) * 3600 + minutes * 60 + seconds
-    if minutes > 59 or seconds > 59 or total > 18 * 3600:
-        return None
-    return -total if sign == "-" else total
-
-
-def offset_seconds(zone: Zone, local_seconds: int) -> int:
-    """The offset of a local time from UTC: the first of two; in a gap that before it, as if the clock had not moved."""
-    if isinstance(zone, int):
-        return zone
-    return _seconds(_near(local_seconds).replace(tzinfo=zone).utcoffset())
-
-
-def offset_at(zone: Zone, utc_seconds: int) -> int:
-    """The offset from UTC at an instant."""
-    if isinstance(zone, int):
-        return zone
-    # In the first and the last days that Python has, the local time may be none.
-    near = min(max(_near(utc_seconds), _FIRST), _LAST)
-    return _seconds(near.replace(tzinfo=UTC).astimezone(zone).utcoffset())
-
-
-def _near(seconds: int) -> datetime:
-    """A time of a year that Python has, at which a zone has the same offset."""
-    since = seconds - _YEAR_1_SECONDS
-    # Rules repeat with the calendar; before the first of them a zone has one offset.
-    if since >= _YEARS_SECONDS:
-        since = _YEARS_SECONDS - _CYCLE_SECONDS + (since - _YEARS_SECONDS) % _CYCLE_SECONDS
-    return _YEAR_1 + timedelta(seconds=max(since, 0))
-
-
-def _seconds(offset: timedelta | None) -> int:
-    assert offset is not None
-    return offset.days * 86_400 + offset.seconds
-
-
 _READERS: Final[dict[str, Reader]] = {
     "string": text_of,
     "binary": _binary,
@@ -566,3 +489,50 @@ _FIELD_READERS: Final[dict[str, Callable[[str], Any]]] = {
     "float": _float_field,
     "double": _double_field,
 }
+
+
+# Texts that stand alone ----------------------------------------------------------------------------------------------
+
+_TRUE: Final = frozenset({"t", "true", "y", "yes", "1"})
+_FALSE: Final = frozenset({"f", "false", "n", "no", "0"})
+_NOT_FINITE_WORDS: Final = {"nan": "NaN"} | {
+    f"{sign}{word}": f"{sign}Infinity" for sign in ("", "+", "-") for word in ("inf", "infinity")
+}
+
+
+def _whole_cast_text(text: str) -> str:
+    found = text.strip(_TRIMMED)
+    if not found.isascii() or not found:
+        raise _wrong("a whole number")
+    return _whole_text(found)
+
+
+def _boolean_cast(text: str) -> bool:
+    word = text.strip(_TRIMMED).lower()
+    if word not in _TRUE | _FALSE:
+        raise _wrong("boolean")
+    return word in _TRUE
+
+
+def _number_cast(text: str) -> str:
+    return _NOT_FINITE_WORDS.get(text.strip(_BLANKS).lower(), text)
+
+
+def _timestamp_ntz_cast(text: str) -> int:
+    """A zone may stand behind it, and counts for nothing."""
+    found = _local_time(text)
+    if found is None or (found[1] is not None and time_zone(found[1]) is None):
+        raise _wrong("timestamp_ntz")
+    return _found(found[0] if _LOWEST <= found[0] <= _HIGHEST else None, "timestamp_ntz")
+
+
+_CASTS: Final[dict[str, Callable[[str], Any]]] = {
+    "string": str,
+    "binary": str.encode,
+    "boolean": _boolean_cast,
+    "float": lambda text: _float_field(_number_cast(text)),
+    "double": lambda text: _double_field(_number_cast(text)),
+    "date": lambda text: _found(date_of(text), "date"),
+    "timestamp_ntz": _timestamp_ntz_cast,
+}
+"""Blanks and control characters around a value count for nothing; texts and bytes are taken whole."""

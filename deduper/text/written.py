@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from bucket_store.compiled import kernel
 from deduper.text.kernels import read_only
-from deduper.text.values import Zone, offset_at, time_zone
+from deduper.time_zones import Zone, offset_at, time_zone
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

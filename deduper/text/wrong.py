@@ -12,12 +12,14 @@ from typing import Any, Final
 from deduper.columns import ColumnType
 from deduper.text import csv_exact, json_exact
 from deduper.text.format import Malformed, TextFormat
+from deduper.text.json_exact import PlaceReader, flat_reader
 from deduper.text.values import Reader, Token, field_reader, reader
 
 MASKED: Final = 32
 """Characters of a text that are shown, masked."""
 
 _MOST_NAMES: Final = 1000
+_ANOTHER_NESTED: Final = "an object or array that is none"
 _TOKENS: Final = {
     Token.FRACTION: "a number with a point or an exponent",
     Token.BOOLEAN: "true or false",
@@ -53,11 +55,7 @@ def described(token: int, text: str) -> str:
 
 
 class Explainer:
-    """Explains the lines of a format, one after another. Not for several threads.
-
-    Columns of nested types may be among those of the format: that their values are objects or arrays is all that is
-    known of them.
-    """
+    """Explains the lines of a format, one after another. Not for several threads."""
 
     def __init__(self, text: TextFormat) -> None:
         self._text = text
@@ -67,8 +65,11 @@ class Explainer:
         self._csv: csv_exact.Layout | None = None
         if text.delimiter is None:
             for number, column in enumerate(text.columns):
-                read = _nested if not column.kind.is_scalar else reader(column.kind, text.zone)
-                self._names[column.name] = number, self._noting(number, read), column.kind.name == "binary"
+                noting = self._noting(number, reader(column.kind, text.zone))
+                whole = flat_reader(noting, is_binary=column.kind.name == "binary")
+                if not column.kind.is_scalar:
+                    whole = self._noting_nested(number, json_exact.place_reader(column.kind, text.zone), whole)
+                self._names[column.name] = number, noting, whole
         else:
             self._csv = csv_exact.Layout(text)
             self._fields = [self._field(number, column.kind) for number, column in enumerate(text.columns)]
@@ -159,12 +160,27 @@ class Explainer:
 
         return noting
 
+    def _noting_nested(self, number: int, read: PlaceReader, flat: PlaceReader) -> PlaceReader:
+        column = self._text.columns[number]
+
+        def noting(source: str, at: int, depth: int) -> tuple[Any, int]:
+            if source[at : at + 1] not in ("{", "["):
+                return flat(source, at, depth)
+            end = json_exact.skipped(source, at, depth)
+            try:
+                return read(source, at, depth)
+            except Malformed:
+                self._wrong.setdefault(number, f"{column.name}: {column.kind.text} expected, {_ANOTHER_NESTED}")
+                return None, end
+
+        return noting
+
     def _field(self, number: int, kind: ColumnType) -> Callable[[int, str], Any]:
         read = field_reader(kind, self._text.zone)
         return self._noting(number, lambda _, text: read(text))
 
 
-class _Asked(dict[str, tuple[int, Reader, bool]]):
+class _Asked(dict[str, tuple[int, Reader, PlaceReader]]):
     """Columns by name, which remember the names that a parser asks for: those of a line's fields."""
 
     def __init__(self) -> None:
@@ -175,8 +191,3 @@ class _Asked(dict[str, tuple[int, Reader, bool]]):
         if len(self.asked) < _MOST_NAMES:
             self.asked.add(name)
         return super().get(name, default)
-
-
-def _nested(token: int, _: str) -> None:
-    if token != Token.NESTED:
-        raise Malformed("not an object or array")

@@ -29,7 +29,7 @@ from deduper.config.model import Config
 from deduper.core.clock import ClockRules
 from deduper.core.statistics import NO_SPANS, SpanCounts
 from deduper.core.verdict import Verdict
-from deduper.errors import CannotWriteError, IntegrityError, RowsGoneError, telling_where
+from deduper.errors import CannotWriteError, IntegrityError, RowsGoneError, SourceAwayError, telling_where
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
 from deduper.sources.error_details import error_details
@@ -41,6 +41,7 @@ from deduper.tasks.errors.causes import ErrorSummary, merged
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.readers.reading_tasks import receipts_of
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.row_files import RowFormats
 from deduper.tasks.write import StagedFile, WriteTask, grouped, writers_for
@@ -133,6 +134,7 @@ class WindowJudge:
         Raises:
             IntegrityError: counts that do not agree, twice.
             RowsGoneError: records were gone from an executor's host, five times.
+            SourceAwayError, BrokerUnavailableError: the source cannot be read, for longer than it waits itself.
             CannotWriteError: there is no room for exchange files or ports, or they cannot be written.
             PySparkException, Py4JJavaError: Spark failed, and not over input.
         """
@@ -144,6 +146,10 @@ class WindowJudge:
                 judgement = self._judge_once(attempt, batch, state, wall_us)
             except _MemoryFull:
                 logger.warning("window %d: judged again: shared memory is full, using the disk", attempt.window)
+                continue
+            except SourceAwayError as exc:
+                batch = batch.after_failure(exc)
+                logger.warning("window %d: judged again: %s", attempt.window, exc)
                 continue
             except (PySparkException, Py4JJavaError) as exc:
                 gone = raised_in_worker(exc)
@@ -201,8 +207,8 @@ class WindowJudge:
         config, phases, directory = self._config, Phases(), str(folder)
         read = self._read_task(directory, policy.clock_rules(config, state, wall_us))
         with phases.of("read"), self._writing_exchange(folder):
-            given = run.read(batch, read)
-        batch, readers = given.batch, given.receipts
+            found = run.read(batch.records(), read)
+        batch, readers = batch.as_read(found), receipts_of(found)
         with phases.of("shards"):
             categories = None
             if isinstance(config.expiry, CategoryExpiry):
@@ -224,7 +230,7 @@ class WindowJudge:
             receipts={receipt.shard: receipt for receipt in shards},
             staged=staging.staged_files(writers),
             categories=categories,
-            rows=given.rows,
+            rows=sum(part.rows for part in found),
             errors=merged(writer.errors for writer in writers),
             seconds=phases.seconds,
             lateness=sum((reader.lateness for reader in readers), NO_SPANS),

@@ -83,7 +83,6 @@ def _merging(
 
 def _jobs(config: Config, owned: Ownership, session: SparkSession, logged_in: LogsIn = needs_none) -> Jobs:
     """By files that all tasks see on one machine, else through Spark's shuffle."""
-    manifest = owned.log.manifest
     if is_one_process(session.sparkContext.master or DEFAULT_MASTER):
-        return SparkJobs(session, config, manifest.salt)
-    return ClusterJobs(session, config, manifest.store_id, manifest.salt, logged_in)
+        return SparkJobs(session, config)
+    return ClusterJobs(session, config, owned.log.manifest.store_id, logged_in)

@@ -31,6 +31,7 @@ from deduper.sources.files.batch import FileBatch, FileBatches
 from deduper.sources.files.folding import FOLD_WINDOWS, FilesToFold, SourceFolding
 from deduper.sources.files.judged import KnownFiles, stat
 from deduper.sources.files.listing import list_files
+from tests.deduper.unread import UNREAD
 
 COUNTED = 40
 BEGIN_US = 1_790_000_000_000_000
@@ -87,13 +88,13 @@ def measure(directory: Path, windows: int, *, are_there: bool) -> None:
     ref = judged_ref(name, windows - 1, table, data)
     log.place(SourcesFoldRecord(windows - 1, None, ref, BEGIN_US))
     known = KnownFiles(source, log)
-    batches = FileBatches(source, known)
+    batches = FileBatches(source, known, UNREAD)
     folding = SourceFolding(log, FilesToFold(known, str(folder), lambda: list_files(source)), lambda do: do())
 
     began = time.perf_counter()
     known = KnownFiles(source, log)
     start_s = time.perf_counter() - began
-    batches = FileBatches(source, known)
+    batches = FileBatches(source, known, UNREAD)
     began = time.perf_counter()
     batches.list_new()
     first_listing_s = time.perf_counter() - began

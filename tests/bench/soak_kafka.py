@@ -25,8 +25,7 @@ At the end the sender stops, the job drains what is left and stops by SIGTERM. C
    its place, after 200 requests: it is to stay below 128 MB
 4. the heap after full garbage collections, likewise
 5. the live part of the store does not grow; all of it, from the twelfth minute on
-6. no records were read by Spark
-7. no alert of deploy's fires after warming
+6. no alert of deploy's fires after warming
 
 `--kills` SIGKILLs fall into the minutes of warming, on the driver and on the driver with all its processes in turns;
 after each the job is started again and has to catch up. So memory is that of the last start.
@@ -65,11 +64,9 @@ from deduper.bench.traffic import SCHEMA
 from deduper.config.load import load_config
 from deduper.config.sections import PORTS
 from deduper.service.process_memory import summed_by_process
-from deduper.spark import kafka_jars
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
 from tests.ports import free_port
-from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.prometheus import RULES, Prometheus
 
@@ -119,7 +116,6 @@ class Check:
 def main() -> int:
     """See the module."""
     arguments = parsed()
-    os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     work = Path(tempfile.mkdtemp(prefix="deduper-soak-"))
     loads = [os.getloadavg()[0]]
     with Broker(work / "broker", heap="768m", fast_start=False, settings=RETENTION) as broker:
@@ -127,7 +123,6 @@ def main() -> int:
     loads.append(os.getloadavg()[0])
     checks = [
         once(found.counts, found.sent),
-        without_spark(found.by_spark),
         silent(found.alerts, arguments.warm * 60),
         *checked(found.samples, found.after_gc, arguments),
     ]
@@ -151,7 +146,6 @@ class Measured:
     counts: np.ndarray  # type: ignore[type-arg]
     sent: int
     kills: int
-    by_spark: int
     alerts: dict[str, list[float]]
     """Seconds at which each alert was seen firing."""
 
@@ -210,7 +204,7 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
     counts = np.zeros((sent, len(PORTS)), np.uint8)
     counts[: len(read)] = read[:sent]
     after_gc = [(at + job.started - began, left) for at, left in heap_after_gc(work / "gc.log")]
-    return Measured(samples, after_gc, counts, sent, job.kills, by_spark(job.log.read_text(errors="replace")), alerts)
+    return Measured(samples, after_gc, counts, sent, job.kills, alerts)
 
 
 class Job:
@@ -257,11 +251,6 @@ class Job:
 def kill_times(arguments: argparse.Namespace) -> list[float]:
     """Seconds at which the job is killed, evenly in the minutes that do not count."""
     return [arguments.warm * 60 * (number + 1) / (arguments.kills + 1) for number in range(arguments.kills)]
-
-
-def by_spark(log: str) -> int:
-    """How often the job's log says that records were read by Spark."""
-    return len(re.findall(r"read by Spark", log))
 
 
 def sending(broker: Broker, topic: str, rate: float, seconds: float, first: int) -> Callable[[], int]:
@@ -387,11 +376,6 @@ def once(counts: Any, sent: int) -> Check:
     ports = ", ".join(f"{name} {int(column.sum()):,}" for name, column in zip(PORTS, counts.T, strict=True))
     verdict = "broken" if lost or repeated or not sent else "holds"
     return Check("every record on exactly one port", verdict, f"{sent:,} sent; {lost} lost, {repeated} twice; {ports}")
-
-
-def without_spark(by_spark: int) -> Check:
-    """Check 6: the topics are read by the tasks themselves."""
-    return Check("all records are read without Spark", "broken" if by_spark else "holds", f"{by_spark} times by Spark")
 
 
 def silent(alerts: dict[str, list[float]], warm_s: float) -> Check:

@@ -13,14 +13,12 @@ from tests.bench.slopes import slope
 from tests.bench.soak_kafka import (
     _AFTER_GC,
     MEMORY,
-    by_spark,
     checked,
     flat,
     kill_times,
     once,
     parsed,
     small,
-    without_spark,
 )
 
 SEED = 11
@@ -119,12 +117,6 @@ def test_kills_fall_into_the_minutes_that_do_not_count() -> None:
     """Evenly, none at either end."""
     assert kill_times(parsed(["--rate", "1", "--warm", "4", "--kills", "3"])) == [60.0, 120.0, 180.0]
     assert kill_times(parsed(["--rate", "1"])) == []
-
-
-def test_reading_by_spark_is_found_in_the_log() -> None:
-    """Of all records or of some ranges."""
-    assert without_spark(by_spark("window 1\nwindow 2")).verdict == "holds"
-    assert without_spark(by_spark("all records are read by Spark: values are in avro")).verdict == "broken"
 
 
 def test_collections_are_read_from_the_jvm_s_log() -> None:

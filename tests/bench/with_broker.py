@@ -2,8 +2,8 @@
 
     python -m tests.bench.with_broker deduper bench --format kafka
 
-The command gets `--bootstrap-servers` at its end, and the jars of Spark's connector by the environment. The broker's
-data are in the temporary folder. The exit code is the command's.
+The command gets `--bootstrap-servers` at its end, and Spark's contenders their connector by a configuration
+of Spark's. The broker's data are in the temporary folder. The exit code is the command's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deduper.spark import kafka_jars
-from tests.services.jars import connector_folder
+from tests.services.jars import connector_conf
 from tests.services.kafka_broker import Broker
 
 
@@ -24,11 +23,11 @@ def main() -> int:
     name, *words = sys.argv[1:]
     beside = Path(sys.executable).parent / name
     command = [str(beside) if beside.exists() else name, *words]
-    environment = {**os.environ, kafka_jars.VARIABLE: str(connector_folder())}
     with (
         tempfile.TemporaryDirectory(prefix="deduper-broker-") as directory,
         Broker(Path(directory), heap="768m", fast_start=False) as broker,
     ):
+        environment = {**os.environ, **connector_conf(Path(directory))}
         done = subprocess.run([*command, "--bootstrap-servers", broker.bootstrap], env=environment, check=False)
     return done.returncode
 

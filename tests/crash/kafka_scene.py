@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from deduper.spark import kafka_jars
 from tests.crash.scene import Scene
-from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_cluster import Cluster
 from tests.services.kafka_jobs import header
@@ -114,9 +112,6 @@ spark:
     def topic(self, port: str) -> str:
         """The topic of a port."""
         return f"{self.source}-{port}"
-
-    def environment(self, armed: str) -> dict[str, str]:
-        return {**super().environment(armed), kafka_jars.VARIABLE: str(connector_folder())}
 
     def windows(self) -> int:
         """How many windows are committed; none before there is a store."""

@@ -56,12 +56,13 @@ from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, source_digest, stat_files
-from deduper.sources.protocol import BatchRead, SourceBatch
+from deduper.sources.protocol import Records, SourceBatch
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
+from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, write
 from deduper.testing import Answer, Row, Settings
@@ -72,6 +73,7 @@ from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
+from tests.deduper.unread import UNREAD
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so
 SECOND = 1_000_000
@@ -367,6 +369,7 @@ class SmallJobs:
 
     def __init__(self, world: World, salt: bytes) -> None:
         self.wall_us = 0
+        self.batch: SourceBatch | None = None
         self.all_tasks_finished = False
         self._world = world
         self._salt = salt
@@ -376,8 +379,10 @@ class SmallJobs:
         self._paths: tuple[str, ...] = ()
         self._starts: tuple[int, ...] = ()
 
-    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
+    def read(self, records: Records, task: ReadTask) -> list[PartRead]:
         """Each task has some of the source partitions, one after another."""
+        batch = self.batch
+        assert batch is not None
         world = self._world
         self._trouble, world.trouble = world.trouble, Trouble()
         self.all_tasks_finished = True  # twins run here one after the other
@@ -403,8 +408,9 @@ class SmallJobs:
             if receipt is not None:
                 receipts.append(receipt)
         self._lose("read", receipts)
-        receipts.sort(key=lambda receipt: receipt.first_order)
-        return BatchRead(batch, receipts, sum(map(len, self._partitions)))
+        found = [PartRead(receipt) for receipt in receipts] + [PartRead()] * (len(self._partitions) - len(receipts))
+        rows = sum(map(len, self._partitions))
+        return [replace(one, rows=0 if number else rows) for number, one in enumerate(found)]
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """Judges every shard, and remembers what was said of every row."""
@@ -568,7 +574,7 @@ class _SmallJudge(WindowJudge):
         self._world = world
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        self._small.wall_us = wall_us
+        self._small.wall_us, self._small.batch = wall_us, batch
         named = {window: state.sources_of(window) for window in range(state.next_window)}
         self._small.sources = {window: ref for window, ref in named.items() if ref is not None}
         # There may be more or less room than there was.
@@ -667,9 +673,9 @@ class Process:
             return False
         self._batches += 1
         source, files = self.world.config.source, tuple(stat_files(fresh))
-        batch = FileBatch(source, files)
+        batch = FileBatch(source, files, UNREAD)
         if self.world.trial.counts:
-            batch = _CountedBatch(source, files, before=tuple(self.log.state.extra.get("files", ())))
+            batch = _CountedBatch(source, files, UNREAD, before=tuple(self.log.state.extra.get("files", ())))
         try:
             self._guarded(lambda: self.runner.run(Batch("query", self._batches, batch)))
             if self._files is None:

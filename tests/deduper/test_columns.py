@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import types as T
 
+from deduper.arrow_columns import arrow_type
 from deduper.columns import DdlError, backticked, ddl_of, parse_columns, quoted
+from deduper.spark.arrow_types import arrow_of
 
 
 def test_columns_in_their_order_with_sparks_own_type_names() -> None:
@@ -26,6 +29,22 @@ def test_columns_in_their_order_with_sparks_own_type_names() -> None:
     ]
     assert [column.type.is_scalar for column in columns] == [True, True, True, False, True, True, True, False, False]
     assert (columns[2].type.precision, columns[2].type.scale) == (10, 2)
+
+
+def test_nested_types_have_parts() -> None:
+    """Which are types themselves; Arrow has them as it has Spark's."""
+    (column,) = parse_columns("x struct<`a b`: decimal(9,2) NOT NULL COMMENT 'x', m: map<string, array<timestamp>>>")
+    amount, pairs = column.type.parts
+    assert (amount.name, amount.type.text, pairs.name) == ("a b", "decimal(9,2)", "m")
+    assert [part.type.text for part in pairs.type.parts] == ["string", "array<timestamp>"]
+    spark = T.StructType(
+        [
+            T.StructField("a b", T.DecimalType(9, 2)),
+            T.StructField("m", T.MapType(T.StringType(), T.ArrayType(T.TimestampType()))),
+        ]
+    )
+    assert arrow_type(column.type).equals(arrow_of(spark))
+    assert str(arrow_type(column.type)) == str(arrow_of(spark))
 
 
 @pytest.mark.parametrize(

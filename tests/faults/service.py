@@ -48,6 +48,7 @@ from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.engine import Engine, Shape, comparable
 from tests.deduper.staged_file import staged_file
+from tests.deduper.unread import UNREAD
 from tests.faults.crash_disk import Disk, Machine
 
 HOUR_US = 3_600_000_000
@@ -259,7 +260,7 @@ class Process:
             self._window = number
             if isinstance(self.fs, Machine):
                 self.fs.disk.now_us = self.scene.now_us(number)
-            batch = FileBatch(self.scene.config.source, tuple(stat_files(fresh)))
+            batch = FileBatch(self.scene.config.source, tuple(stat_files(fresh)), UNREAD)
             self.runner.run(Batch("query", number, batch))
             windows = None if windows is None else windows - 1
 

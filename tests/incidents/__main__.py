@@ -25,12 +25,10 @@ from ruamel.yaml import YAML
 
 from deduper.bench.lanes import remove_tables
 from deduper.config.load import load_config
-from deduper.spark import kafka_jars
 from tests.crash.faults import full, mounted
 from tests.incidents.scaled_rules import scaled_rules
 from tests.ports import free_port
 from tests.processes import freeze
-from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.prometheus import RULES, Prometheus
 
@@ -511,7 +509,6 @@ def table(outcomes: Sequence[Outcome], scale: float) -> str:
 @contextlib.contextmanager
 def begun(work: Path, scale: float) -> Iterator[Night]:
     """A night that is healthy."""
-    os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     yaml = YAML(typ="safe")
     given = [yaml.load(path.read_text(encoding="utf-8")) for path in RULES]
     rules = [json.dumps(scaled_rules(one, scale)) for one in given]  # which is YAML too

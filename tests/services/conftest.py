@@ -14,10 +14,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from deduper.sources.open import session_settings
-from deduper.spark import kafka_jars
 from deduper.spark.session import start_session
 from tests.services.hdfs import Hdfs
-from tests.services.jars import connector_folder
+from tests.services.jars import connector_settings
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, settings
 from tests.spark.harness import PORTS
@@ -168,14 +167,13 @@ def new_topic(broker: Broker) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(scope="session")
 def session(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session for all jobs that run in the tests' own process, with Spark's connector."""
-    os.environ[kafka_jars.VARIABLE] = str(connector_folder())
+    """One Spark session for all jobs that run in the tests' own process, with Spark's connector for other queries."""
     end_jvm()
     topics = dict.fromkeys(PORTS, "nothing")
     spark = {"spark.master": "local[2,4]", "spark.driver.memory": "1g"}
     more = settings(servers.begun("broker"), "none", topics, spark=spark)
     config = KafkaJob(tmp_path_factory.mktemp("session"), None, more).config
-    started = start_session(config.name, session_settings(config))
+    started = start_session(config.name, {**session_settings(config), **connector_settings()})
     yield started
     started.stop()
 

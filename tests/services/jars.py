@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deduper.spark.home import pyspark_folder
-from deduper.spark.kafka_jars import connector_jars, default_folder
-from deduper.spark.maven_jars import Jar, fetch_jars, read_list
+from deduper.spark.home import RELEASE, pyspark_folder
+from tests.services.maven_jars import Jar, fetch_jars, read_list
 
 KAFKA_VERSION = "4.3.1"
 HADOOP_VERSION = "3.5.0"
 BROKER_JARS = read_list(Path(__file__).with_name("kafka_jars.txt"))
 HADOOP_JARS = read_list(Path(__file__).with_name("hadoop_jars.txt"))
+CONNECTOR_JARS = read_list(Path(__file__).with_name("connector_jars.txt"))
 _OF_PYSPARK = ("hadoop-client-*", "log4j-*", "slf4j-api-*", "jcl-over-slf4j-*", "jul-to-slf4j-*", "commons-logging-*")
 
 
@@ -30,18 +30,21 @@ def hadoop_jars() -> list[Path]:
     return [*_fetched(HADOOP_JARS, _cache() / f"hadoop-{HADOOP_VERSION}"), *shared]
 
 
-def connector_folder() -> Path:
-    """The folder with Spark's Kafka connector, as `deduper jars` fills it."""
-    folder = default_folder()
-    assert folder is not None
-    _fetched(connector_jars(), folder)
-    return folder
+def connector_settings() -> dict[str, str]:
+    """The settings of a session with Spark's own Kafka connector and Avro module."""
+    jars = _fetched(CONNECTOR_JARS, _cache() / f"spark-kafka-{RELEASE}")
+    return {"spark.jars": ",".join(map(str, jars))}
+
+
+def connector_conf(folder: Path) -> dict[str, str]:
+    """The environment of a process whose sessions have the connector, by a configuration of Spark's in a folder."""
+    lines = [f"{name} {value}\n" for name, value in connector_settings().items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    return {"SPARK_CONF_DIR": str(folder)}
 
 
 def _cache() -> Path:
-    folder = default_folder()
-    assert folder is not None
-    return folder.parent
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deduper"
 
 
 def _fetched(jars: list[Jar], folder: Path) -> list[Path]:
@@ -52,4 +55,4 @@ def _fetched(jars: list[Jar], folder: Path) -> list[Path]:
 if __name__ == "__main__":  # all of them, before several processes need them
     broker_jars()
     hadoop_jars()
-    connector_folder()
+    connector_settings()

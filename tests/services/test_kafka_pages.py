@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_port
-from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.test_kafka_example import run, table
 from tests.test_docs import ROOT, blocks
@@ -23,9 +21,8 @@ PORTS = ("unique", "duplicate", "expired", "error")
 def deduper(*arguments: str, cwd: Path, **settings: object) -> str:
     """The answer of a command that must end well; `settings` override those of the config, `__` for a dot."""
     overrides = [f"--set={name.replace('__', '.')}={value}" for name, value in settings.items()]
-    environment = os.environ | {"DEDUPER_SPARK_JARS": str(connector_folder())}
     command = [str(Path(sys.executable).with_name("deduper")), *arguments, *overrides]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

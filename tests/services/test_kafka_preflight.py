@@ -16,13 +16,12 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
-from deduper.errors import CheckFailedError, UsageError
+from deduper.errors import CheckFailedError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.preflight.examine import examine, require
 from deduper.preflight import topic_end
 from deduper.preflight.found import Start
 from deduper.service.job import run
-from deduper.spark import kafka_jars
 from deduper.window.policy import fixed_settings
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
@@ -110,16 +109,6 @@ def test_a_start_that_is_refused_disturbs_nobody(job: Callable[..., Config]) -> 
     assert log.claim_epoch("owner", 1) == 1
     start()
     assert CommitLog.open(local_place(sound.store.path)).state.epoch == 1
-
-
-def test_a_start_without_the_connector_disturbs_nobody(
-    job: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder that was named and lacks it is told before the store is touched, not by Spark."""
-    monkeypatch.setenv(kafka_jars.VARIABLE, str(tmp_path))
-    with pytest.raises(UsageError, match=str(tmp_path)):
-        run(job(), once=True, max_batches=None, take_over=True, on_progress=lambda _: None)
-    assert not job().store.path.exists()
 
 
 def sending(job: Config, topic: str) -> Config:

@@ -21,6 +21,7 @@ from pyspark.sql.avro.functions import to_avro
 from deduper.errors import DeduperError, IntegrityError, exit_code_of
 from deduper.sources.kafka import batch as kafka_batch
 from deduper.sources.kafka.batch import KafkaBatch
+from deduper.window.jobs import local
 from deduper.window.progress import BatchProgress, RunSummary
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
@@ -602,6 +603,52 @@ def test_values_in_avro_are_one_whole_datum_or_malformed(
         for row in read_rows(tmp_path / "framed" / port)
     }
     assert reasons == {0: None, 1: "malformed", 2: "malformed", 3: "malformed", 4: None}
+
+
+@pytest.mark.parametrize("by", ["driver", "tasks"])
+def test_a_broker_that_stands_still_changes_no_verdict(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Topics,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    by: str,
+) -> None:
+    """For 13 s amid a window, read by the driver or by tasks: it is read again by the same reader."""
+    topic = new_topic("still", partitions=2)
+    rows = [(200, "01"), (-56, "02"), (1, "03"), (2, "no time"), (1, "04")]
+    values = [json.dumps({"k": k, "ts": f"2024-01-{day}", "note": str(k)}).encode() for k, day in rows]
+    send(broker.plain(), topic, [Record(value, partition=number % 2) for number, value in enumerate(values)])
+    if by == "tasks":
+        monkeypatch.setattr(local, "is_small", lambda _: False)
+
+    def judged(name: str) -> dict[Origin, tuple[str, Any, Any]]:
+        (tmp_path / name).mkdir()
+        value = {"format": "json", "schema": "k tinyint, ts timestamp, note string"}
+        it = Stream(broker, session, tmp_path / name, topics=[topic], value=value)
+        it.sections["expiry"] = {"by": "event_time", "field": "ts", "period": "60d", "span": "1d", "lookup": "all_live"}
+        assert it.run().rows == len(values)
+        return {at: (row["_dedup"]["verdict"], row["_dedup"]["reason"], row["k"]) for at, row in it.rows().items()}
+
+    undisturbed = judged("undisturbed")
+    read, timers = KafkaBatch.read, list[threading.Timer]()
+
+    def standing_still(batch: KafkaBatch, *arguments: Any) -> Any:
+        if not timers:
+            timers.append(threading.Timer(13, broker.thaw))
+            broker.freeze()
+            timers[0].start()
+        return read(batch, *arguments)
+
+    monkeypatch.setattr(KafkaBatch, "read", standing_still)
+    try:
+        assert judged("still") == undisturbed
+    finally:
+        for timer in timers:
+            timer.join()
+    assert any("judged again" in text and "no record in 10 s" in text for text in caplog.messages)
+    assert {verdict for verdict, _, _ in undisturbed.values()} == {"unique", "duplicate", "error"}
 
 
 @pytest.mark.night

@@ -1,7 +1,6 @@
-"""Records of topics, read without Spark: what Spark's reader gives, or left to it.
+"""Records of topics: what Spark's connector and expressions give, which no job uses; and ranges that do not come.
 
-Both ways read the same ranges for the same job on a real broker, and what they spill for the other two jobs is the
-same: records, keys dealt to the shards, receipts, counts.
+Both ways read the same ranges for the same job on a real broker.
 """
 
 from __future__ import annotations
@@ -16,36 +15,34 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from pyspark.sql import SparkSession
 
 from deduper.core.clock import POSITION_BITS, ClockRules
-from deduper.core.verdict import INT64_MAX, Admission
+from deduper.core.verdict import Admission
+from deduper.errors import SourceAwayError
 from deduper.kafka.offsets import OffsetRange, TopicPartition
 from deduper.sources.kafka import fetching
 from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.partition_queue import Event, PartitionQueue
-from deduper.sources.kafka.places import OffsetPlaces
 from deduper.sources.kafka.plain_topics import topic_reading
-from deduper.sources.kafka.stream import kafka_parsing, kafka_range_frame
 from deduper.sources.kafka.topic_reading import TopicReading
-from deduper.sources.record_layout import record_layout
-from deduper.tasks import exchange, layout
-from deduper.tasks.read import ReadReceipt, ReadTask
-from deduper.tasks.readers.plain_file import NotPlain
-from deduper.tasks.readers.reading_tasks import read_part
-from deduper.window.jobs.local import SparkJobs
+from deduper.tasks import layout
+from deduper.tasks.kafka_rows import headers_of
+from deduper.tasks.layout import ADMISSION, ORDER, PARTITION, RAW, TOPIC
 from tests.deduper.digest_cases import SALT
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob
 from tests.services.kafka_traffic import Record, end_offsets, forget_before, send
+from tests.spark.spark_reader import REC
+from tests.spark.topic_oracle import RECORD, kafka_range_frame, kafka_records
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
 Topics = Callable[..., str]
+_OF_VALUES = (Admission.MALFORMED, Admission.INVALID_UTF8, Admission.TOMBSTONE)
 _NOW_US = 1_740_800_000_000_000
 _SCHEMA = "k string, t long, d double, at timestamp, b binary, n decimal(10,2)"
 _RECORD = {
@@ -99,127 +96,44 @@ def parts_of(ranges: Sequence[OffsetRange]) -> list[RangePart]:
     ]
 
 
-def task_of(job: KafkaJob, directory: Path) -> ReadTask:
-    """A reading task as the job's judge would make it."""
-    config = job.config
-    directory.mkdir(parents=True)
-    clock = None
-    if config.expiry.by in ("event_time", "ordered"):
-        ahead = 60_000_000 if config.expiry.by == "event_time" else None
-        clock = ClockRules(config.expiry_key_scale.is_float, 50, ahead, None, _NOW_US, None, 0)
-    in_order = config.clock == "arrival"
-    return ReadTask(str(directory), 3, record_layout(config), clock, in_order, in_order)
-
-
-def read_by_us(
-    job: KafkaJob, ranges: Sequence[OffsetRange], directory: Path
-) -> tuple[ReadTask, list[ReadReceipt], int]:
-    """What our reader spills."""
-    reading, task = topic_reading(job.config, job.config.source, SALT), task_of(job, directory)
-    assert reading is not None
-    receipts, rows = [], 0
-    for part in parts_of(ranges):
-        found = read_part(reading, task, part)
-        assert not isinstance(found, str), found
-        receipts += [] if found.receipt is None else [found.receipt]
-        rows += found.rows
-    return task, receipts, rows
-
-
-def read_by_spark(
-    session: SparkSession, job: KafkaJob, ranges: Sequence[OffsetRange], directory: Path
-) -> tuple[ReadTask, list[ReadReceipt], int]:
-    """What Spark's reader spills."""
-    task = dataclasses.replace(task_of(job, directory), places=OffsetPlaces(ranges))
+def compare(session: SparkSession, job: KafkaJob, ranges: Sequence[OffsetRange]) -> set[Admission]:
+    """Both ways give the same records, but values of records that are errors, which are null here; their admissions."""
     source: Any = job.config.source
-    tuples = kafka_parsing(session, source).of(kafka_range_frame(session, source, ranges))
-    with SparkJobs(session, job.config, SALT).open(1, 0) as run:
-        return task, *run.by_spark(tuples, task)
+    ours = read_by_us(job, ranges)
+    rows = kafka_records(kafka_range_frame(session, source, ranges), source)
+    theirs = rows.sort(TOPIC, PARTITION, ORDER).toArrow().to_pylist()
+    assert len(ours) == len(theirs)
+    columns, value_columns = source.parsed_columns, len(source.value.parsed_columns)
+    for our, their in zip(ours, theirs, strict=True):
+        admission = Admission(their[ADMISSION])
+        if admission is not Admission.ADMITTED:
+            assert our[ADMISSION] == admission, (our, their)
+            assert our[RAW] == their[RAW], (our, their)
+        assert our[ADMISSION] == admission or Admission(our[ADMISSION]) not in _OF_VALUES, (our, their)
+        is_null = admission in (Admission.MALFORMED, Admission.INVALID_UTF8)
+        for number, column in enumerate(columns):
+            if layout.parsed(number) in our:
+                value = None if is_null and number < value_columns else their[REC][column.name]
+                if admission is not Admission.INVALID_UTF8 or our[layout.parsed(number)] is not None:
+                    value = their[REC][column.name] if admission is Admission.INVALID_UTF8 else value
+                    assert repr(our[layout.parsed(number)]) == repr(value), (column.name, our, their)
+        if layout.KEY in our:
+            sent = their[RECORD]
+            assert (our[layout.KEY], our[layout.VALUE]) == (sent["key"], sent["value"])
+            assert our[layout.TIMESTAMP] == sent["timestamp"]
+            (headers,) = headers_of(pa.array([our[layout.HEADERS]], pa.string())).to_pylist()
+            assert headers == (sent["headers"] or None)
+    return {Admission(one[ADMISSION]) for one in ours}
 
 
-def spilled(task: ReadTask, receipts: Sequence[ReadReceipt]) -> list[tuple[Any, ...]]:
-    """All that a reading job leaves, without names and times; sorted."""
-    left = []
-    for receipt in sorted(receipts, key=lambda one: one.first_order):
-        records = exchange.mapped(exchange.rows_file(task.directory, receipt.name)).read_all().combine_chunks()
-        keys = exchange.mapped(exchange.keys_file(task.directory, receipt.name))
-        assert records.validate(full=True) is None
-        batches = [keys.get_batch(shard) for shard in range(task.shards)]
-        if receipt.categories:
-            # Their ids go by the values of all records, malformed ones too.
-            batches = [with_categories(batch, receipt.categories) for batch in batches]
-        arrivals = zip(receipt.categories, receipt.first_arrivals, strict=True)
-        plain = (receipt.rows, receipt.first_order, receipt.left_out, {one for one in arrivals if one[1] < INT64_MAX})
-        left.append((plain, records, batches))
-    return left
-
-
-def with_categories(keys: pa.RecordBatch, categories: Sequence[str]) -> pa.RecordBatch:
-    """The keys with categories in place of their ids."""
-    place = keys.schema.get_field_index(exchange.CATEGORY)
-    ids = keys.column(place)
-    named = pc.take(pa.array(categories), pc.if_else(pc.less(ids, 0), pa.scalar(None, ids.type), ids))
-    return keys.set_column(place, exchange.CATEGORY, named)
-
-
-def compare(
-    session: SparkSession, job: KafkaJob, ranges: Sequence[OffsetRange], directory: Path
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """What is spilled in both ways, found the same; but values of malformed records are null here (SEMANTICS.md)."""
-    ours, theirs = (
-        read_by_us(job, ranges, directory / "ours"),
-        read_by_spark(session, job, ranges, directory / "theirs"),
-    )
-    assert ours[2] == theirs[2]
-    left, expected = (spilled(task, receipts) for task, receipts, _ in (ours, theirs))
-    assert [one[0] for one in left] == [one[0] for one in expected]
-    of_value = {layout.parsed(number) for number in range(len(job.config.source.value.parsed_columns))}  # type: ignore[union-attr]
-    for (_, records, keys), (_, spark_records, spark_keys) in zip(left, expected, strict=True):
-        assert records.column_names == spark_records.column_names
-        malformed, invalid = (rows_of(keys, one) for one in (Admission.MALFORMED, Admission.INVALID_UTF8))
-        for name in records.column_names:
-            column, other = records.column(name).combine_chunks(), spark_records.column(name).combine_chunks()
-            if name in of_value:
-                absent = column.is_null().to_pylist()
-                kept = pa.array(
-                    [row not in malformed | (invalid if absent[row] else set()) for row in range(len(other))]
-                )
-                other = pc.if_else(kept, other, pa.scalar(None, other.type))
-            assert column.type == other.type, name
-            assert column.equals(other), (
-                name,
-                [pair for pair in zip(column, other, strict=True) if pair[0] != pair[1]],
-            )
-        for batch, spark_batch in zip(keys, spark_keys, strict=True):
-            assert batch.schema == spark_batch.schema
-            compare_keys(batch, spark_batch)
-    return left, expected
-
-
-def compare_keys(batch: pa.RecordBatch, other: pa.RecordBatch) -> None:
-    """All columns; of errors, whose keys are of no consequence, their admissions."""
-    assert batch.column(exchange.ADMISSION).equals(other.column(exchange.ADMISSION))
-    admitted = pc.equal(batch.column(exchange.ADMISSION), pa.scalar(int(Admission.ADMITTED), pa.uint8()))
-    assert batch.filter(admitted).equals(other.filter(admitted))
-
-
-def rows_of(keys: Sequence[pa.RecordBatch], admission: Admission) -> set[int]:
-    """The numbers of the records of an admission."""
-    return {
-        row
-        for batch in keys
-        for row, found in zip(
-            batch.column(exchange.ROW).to_pylist(), batch.column(exchange.ADMISSION).to_pylist(), strict=True
-        )
-        if found == admission
-    }
-
-
-def admissions(left: Sequence[tuple[Any, ...]]) -> set[int]:
-    """All admissions that were given."""
-    return {
-        admission for _, _, keys in left for batch in keys for admission in batch.column(exchange.ADMISSION).to_pylist()
-    }
+def read_by_us(job: KafkaJob, ranges: Sequence[OffsetRange]) -> list[dict[str, Any]]:
+    """The records as reading tasks take them, in source order."""
+    reading = topic_reading(job.config, job.config.source, SALT)  # type: ignore[arg-type]  # a source of topics
+    clock = None
+    if job.config.expiry.by in ("event_time", "ordered"):
+        ahead = 60_000_000 if job.config.expiry.by == "event_time" else None
+        clock = ClockRules(job.config.expiry_key_scale.is_float, 50, ahead, None, _NOW_US, None, 0)
+    return [row for part in parts_of(ranges) for batch in reading.records(part, clock) for row in batch.to_pylist()]
 
 
 def some_records(seed: int, count: int, partitions: int) -> Iterator[Record]:
@@ -284,7 +198,7 @@ def some_records(seed: int, count: int, partitions: int) -> Iterator[Record]:
 @pytest.mark.night(but=["event_time-topics"])
 @pytest.mark.parametrize("port", [_FILES, _TOPICS], ids=["files", "topics"])
 @pytest.mark.parametrize("expiry", _EXPIRIES.values(), ids=_EXPIRIES)
-def test_both_ways_spill_the_same(
+def test_both_ways_give_the_same(
     broker: Broker,
     session: SparkSession,
     new_topic: Topics,
@@ -296,8 +210,7 @@ def test_both_ways_spill_the_same(
     topic = new_topic("odd", partitions=3)
     send(broker.plain(), topic, some_records(len(expiry), 3_000, 3))
     job = job_of(broker, tmp_path / "job", topic, port, expiry=expiry, key=["k", "user"])
-    left, _ = compare(session, job, ranges_of(broker, topic), tmp_path)
-    assert admissions(left) >= {
+    assert compare(session, job, ranges_of(broker, topic)) >= {
         *(Admission.ADMITTED, Admission.MALFORMED, Admission.INVALID_UTF8, Admission.TOMBSTONE, Admission.NULL_KEY),
     }
 
@@ -316,9 +229,9 @@ def test_a_record_without_value_is_judged_by_the_rest_of_it(
         job = job_of(
             broker, tmp_path / port["format"], topic, port, source=source, key=["bytes", "trace"], null_keys="allow"
         )
-        left, _ = compare(session, job, ranges_of(broker, topic), tmp_path / port["format"])
-        assert Admission.ADMITTED in admissions(left)
-        assert Admission.TOMBSTONE not in admissions(left)
+        found = compare(session, job, ranges_of(broker, topic))
+        assert Admission.ADMITTED in found
+        assert Admission.TOMBSTONE not in found
 
 
 @pytest.mark.night(but=["read_committed"])
@@ -336,7 +249,7 @@ def test_transactions_are_read_as_the_source_says(
     (whole,) = ranges_of(broker, topic)
     for start, end in ((0, whole.end), (0, whole.end - 1), (5, whole.end - 1), (whole.end - 1, whole.end)):
         some = [dataclasses.replace(whole, start=start, end=end)]
-        compare(session, job, some, tmp_path / f"{start}-{end}")
+        compare(session, job, some)
 
 
 def in_transaction(broker: Broker, topic: str, values: Sequence[str], how: int) -> None:
@@ -381,23 +294,21 @@ def reading_of(broker: Broker, directory: Path, topic: str, **more: Any) -> Topi
     """Our reader of a topic of one column."""
     source = {"value": {"format": "json", "schema": "k string"}, "record": {}, **more}
     config = job_of(broker, directory / "job", topic, _FILES, source=source, key="k").config
-    reading = topic_reading(config, config.source, SALT)  # type: ignore[arg-type]  # a source of topics
-    assert reading is not None
-    return reading
+    return topic_reading(config, config.source, SALT)  # type: ignore[arg-type]  # a source of topics
 
 
 @pytest.mark.night
-def test_what_is_not_there_is_left_to_spark(broker: Broker, new_topic: Topics, tmp_path: Path) -> None:
+def test_what_is_not_there_is_looked_for_again(broker: Broker, new_topic: Topics, tmp_path: Path) -> None:
     """Offsets that are gone, or never were; a topic that is gone; the consumer is a new one afterwards."""
     topic = new_topic("short", partitions=2)
     send(broker.plain(), topic, [Record(b'{"k":"a"}', partition=0)] * 10)
     forget_before(broker, topic, {0: 4})
     reading = reading_of(broker, tmp_path, topic)
-    with pytest.raises(NotPlain, match="offsets 0 to 9"):
+    with pytest.raises(SourceAwayError, match="offsets 0 to 9"):
         list(reading.records(RangePart(topic, 0, 0, 10, 0, 0)))
-    with pytest.raises(NotPlain, match="offsets 50 to 59"):
+    with pytest.raises(SourceAwayError, match="offsets 50 to 59"):
         list(reading.records(RangePart(topic, 0, 50, 60, 0, 0)))
-    with pytest.raises(NotPlain):
+    with pytest.raises(SourceAwayError):
         list(reading.records(RangePart("no-such-topic", 0, 0, 10, 0, 0)))
     (batch,) = list(reading.records(RangePart(topic, 0, 4, 10, 0, 0)))
     assert batch.num_rows == 6
@@ -418,7 +329,7 @@ def test_read_on_the_topic_is_right_enough(secure_broker: Broker, tmp_path: Path
     assert sum(batch.num_rows for batch in reading.records(RangePart(topic, 0, 0, 10, 0, 0))) == 10
 
 
-def test_silence_is_left_to_spark(
+def test_silence_ends_a_fetch(
     broker: Broker, new_topic: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A range whose end does not come, and a broker that stands still: after a while, with the reason."""
@@ -437,14 +348,13 @@ def test_silence_is_left_to_spark(
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() if given >= there else 0.0)
     monkeypatch.setattr(PartitionQueue, "take", counted)
     monkeypatch.setattr(fetching, "time", clock)
-    monkeypatch.setattr(fetching, "_SILENCE_S", 1.0)
     reading = reading_of(broker, tmp_path, topic)
-    with pytest.raises(NotPlain, match=r"offsets 0 to 10: no record in 1 s, at 10"):
-        list(reading.records(RangePart(topic, 0, 0, 11, 0, 0)))
+    with pytest.raises(SourceAwayError, match=r"offsets 0 to 10: no record in 1 s, at 10"):
+        list(reading.records(RangePart(topic, 0, 0, 11, 0, 0, silence_s=1.0)))
     broker.freeze()
     try:
-        with pytest.raises(NotPlain, match="no record in 1 s, at 0"):
-            list(reading.records(RangePart(topic, 0, 0, 10, 0, 0)))
+        with pytest.raises(SourceAwayError, match="no record in 1 s, at 0"):
+            list(reading.records(RangePart(topic, 0, 0, 10, 0, 0, silence_s=1.0)))
     finally:
         broker.thaw()
     there = 20

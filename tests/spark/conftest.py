@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from deduper.sources.open import session_settings
 from deduper.spark.home import RELEASE
 from deduper.spark.session import start_session
+from deduper.window.jobs.local import SparkRun
 from tests.spark.harness import Job
 from tests.triggers import stand_in_unless_asked
 
@@ -46,3 +48,18 @@ def new_job(tmp_path: Path, session: SparkSession) -> Callable[..., Job]:
         return Job(directory, session, settings)
 
     return make
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many times the files of a window were read by the driver, and by tasks."""
+    counted: Counter[str] = Counter()
+    read = SparkRun.read
+
+    def counting(run: SparkRun, *arguments: Any) -> Any:
+        found = read(run, *arguments)
+        counted["driver" if run._is_small else "tasks"] += 1
+        return found
+
+    monkeypatch.setattr(SparkRun, "read", counting)
+    return counted

@@ -20,8 +20,6 @@ from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress, RunSummary
 
 PORTS = ("unique", "duplicate", "expired", "error")
-READ_BY_SPARK = {"spark.sql.exchange.reuse": "false"}
-"""A section `spark` that changes no value; with it Spark reads what else is read without it."""
 _FIRST_FILE_TIME = 1_700_000_000
 
 
@@ -55,7 +53,7 @@ class Job:
         """A file of lines in the source's directory, later than all before it."""
         number, self._files = self._files, self._files + 1
         path = self.directory / "in" / (name or f"file-{number:04d}.json")
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         encoded = (line.encode() if isinstance(line, str) else line for line in lines)
         # Under a hidden name first: a stream that runs must not see half of it.
         hidden = path.with_name(f".{path.name}")

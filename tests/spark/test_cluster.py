@@ -17,10 +17,7 @@ from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
-from deduper.sources.files import batch
 from deduper.tasks import exchange
-from deduper.tasks.executors import steps
-from deduper.tasks.readers import reading_tasks
 from deduper.testing import Oracle
 from deduper.window.jobs.cluster import ClusterRun
 from deduper.window.table_folder import table_room
@@ -103,7 +100,7 @@ def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int) -> list[
         ("category", "parquet", 2, 1),
         ("category", "parquet", 2, 3),
         ("processing_time", "parquet", 0, 1),
-        ("ordered", "json", 8, 3),  # with a secure digest Spark reads it
+        ("ordered", "json", 8, 3),
     ],
 )
 def test_two_executors_say_what_the_oracle_says(
@@ -235,51 +232,6 @@ def test_windows_of_all_sizes_follow_each_other(two: Cluster, tmp_path: Path) ->
     assert {row["k"] for row in job.rows("unique")} == set(often)
 
 
-def run_refusing(session: SparkSession, job: Job) -> dict[str, Any]:
-    """Run a job whose readers refuse a file in the middle of a window, after they have read another."""
-    read = reading_tasks.read_part
-
-    def refusing(reading: Any, task: Any, part: Any) -> Any:
-        return reading_tasks.PartRead(refusal="for a test") if part.ordinal == 1 else read(reading, task, part)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "read_part", refusing)
-        return run_job(session, job)
-
-
-def test_a_small_window_that_spark_must_help_to_read(two: Cluster, tmp_path: Path) -> None:
-    """What the driver has read is read again by tasks, beside what Spark reads; every row leaves once."""
-    job = store_of(tmp_path / "job")
-    often = numbered(job, 2, 100)
-    assert two.call(run_refusing, job)["jobs"] == [3, 3]
-    check_counts(job, often)
-
-
-def run_with_files_of_hosts(session: SparkSession, job: Job) -> list[bool]:
-    """Run a job whose driver makes no file for Spark to read, as on other hosts; gives whether any is still there."""
-    made: list[Path] = []
-    make = steps.make_file
-    with pytest.MonkeyPatch.context() as patch:
-        # A task gets the function by its name, and so the one that makes a file.
-        patch.setattr(steps, "make_file", _NotHere(made, make))
-        run_job(session, job)
-    return [path.exists() for path in made]
-
-
-class _NotHere:
-    """Makes a file, but not when called here."""
-
-    def __init__(self, made: list[Path], make: Any) -> None:
-        self._made, self._make = made, make
-
-    def __call__(self, path: Path, data: bytes) -> None:
-        assert path.read_bytes() == data, "no executor has made it"
-        self._made.append(path)
-
-    def __reduce__(self) -> Any:
-        return getattr, (steps, "make_file")
-
-
 def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:
     """It is one error tuple; the records of the other file of its window leave once."""
     job = store_of(tmp_path / "job")
@@ -291,7 +243,7 @@ def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:
     times = whole[1].stat()
     whole[1].write_bytes(data)
     os.utime(whole[1], ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert two.call(run_with_files_of_hosts, job) == [False]
+    assert two.call(run_job, job)["jobs"] == [1]
     assert [row["_dedup"]["reason"] for row in job.rows("error")] == ["file_unreadable"]
     assert often.total() == 200
     assert sum(1 for port in ("unique", "duplicate") for _ in job.rows(port)) == kept.num_rows
@@ -312,5 +264,5 @@ def test_ports_of_text_are_written_by_executors(two: Cluster, tmp_path: Path) ->
 def test_three_executors_say_what_the_oracle_says(tmp_path: Path) -> None:
     """More executors than cores."""
     with cluster_of("local-cluster[3,1,1024]", tmp_path / "session") as three:
-        check_stream(three, tmp_path / "plain", "event_time", "parquet", 4, 1)
-        check_stream(three, tmp_path / "by Spark", "category", "json", 8, 3)
+        check_stream(three, tmp_path / "small", "event_time", "parquet", 4, 1)
+        check_stream(three, tmp_path / "large", "category", "json", 8, 3)

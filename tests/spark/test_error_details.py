@@ -15,7 +15,7 @@ from deduper.admin.errors.replay import replay_errors
 from deduper.admin.errors.report import errors_report
 from deduper.admin.errors.rows import Windows
 from deduper.admin.open_store import OpenStore
-from tests.spark.harness import READ_BY_SPARK, Job
+from tests.spark.harness import Job
 
 pytestmark = pytest.mark.spark
 
@@ -39,16 +39,14 @@ DETAILS = [
 ]
 
 
-@pytest.mark.night(but=["parquet-by-spark", "json-plain"])
-@pytest.mark.parametrize("by_spark", [False, True], ids=["plain", "by-spark"])
+@pytest.mark.night(but=["json"])
 @pytest.mark.parametrize("port", ["parquet", "json", "csv"])
-def test_an_error_says_why(new_job: Callable[..., Job], by_spark: bool, port: str) -> None:
-    """The same words from both readers, in each format; rows of other ports have no such field."""
+def test_an_error_says_why(new_job: Callable[..., Job], port: str) -> None:
+    """The same words in each format; rows of other ports have no such field."""
     job = new_job(
         source={"schema": "k string, t long, at timestamp"},
         expiry=HOURLY,
         sinks={"error": {"format": port, "path": "out/error"}},
-        spark=READ_BY_SPARK if by_spark else {},
     )
     job.add_file(LINES)
     job.run()
@@ -82,14 +80,11 @@ def test_a_wrong_name_of_a_column_is_reported(new_job: Callable[..., Job], caplo
     assert "Zq7xW" not in caplog.text
 
 
-@pytest.mark.night(but=["plain-parquet", "plain-csv", "by-spark-json"])
 @pytest.mark.parametrize("port", ["parquet", "json", "csv"])
-@pytest.mark.parametrize("by_spark", [False, True], ids=["plain", "by-spark"])
-def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: str, by_spark: bool) -> None:
+def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: str) -> None:
     """Through the job, once, from every format of the port; what fails again is a new error, and is left alone."""
-    spark = READ_BY_SPARK if by_spark else {}
     sinks = {"error": {"format": port, "path": "out/error"}}
-    job = new_job(source={"schema": "k string, t tinyint"}, sinks=sinks, spark=spark)
+    job = new_job(source={"schema": "k string, t tinyint"}, sinks=sinks)
     job.add_file(['\ufeff{"k":"a","t":1000}', '{"k":"b","t":1}', '{"k":"c","t":"x, \\"y\\""}\r', b'{"k":"\xff"}'])
     job.run()
     job.settings = {**job.settings, "source": {"schema": "k string, t long"}}

@@ -1,6 +1,6 @@
 """The records of windows of any size, read and judged in every way, hold against the files they were read from.
 
-Windows write over each other's exchange files: by tasks of one job, by the driver, by Spark's jobs, in turns.
+Windows write over each other's exchange files: by tasks of one job and by the driver, in turns.
 The tier `night` takes many windows and large ones.
 """
 
@@ -10,13 +10,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from deduper.window.jobs.local import SparkRun
 from tests import tiers
 from tests.spark.harness import PORTS, Job
 
@@ -43,24 +41,9 @@ def table_of(number: int, rows: int, is_plain: bool) -> pa.Table:
     return table if is_plain else table.set_column(4, "x", table.column("x").cast(pa.float32()))
 
 
-def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], ways: Counter[str]) -> None:
     """Each leaves once, with the values that its file has at its place, and by the port a plain set of keys names."""
     rnd = random.Random(_SEED)
-    ways: Counter[str] = Counter()
-    plainly, by_spark = SparkRun.plain, SparkRun.by_spark
-
-    def counting(jobs: SparkRun, reader: Any, parts: Any, *args: Any, **kwargs: Any) -> Any:
-        read = plainly(jobs, reader, parts, *args, **kwargs)
-        if parts:
-            ways["driver" if jobs._pool is None else "tasks"] += 1
-        return read
-
-    def counting_spark(jobs: SparkRun, *args: Any) -> Any:
-        ways["spark"] += 1
-        return by_spark(jobs, *args)
-
-    monkeypatch.setattr(SparkRun, "plain", counting)
-    monkeypatch.setattr(SparkRun, "by_spark", counting_spark)
     source = {
         "file_format": "parquet",
         "schema": "k string, n bigint, p string, l array<string>, x double",
@@ -69,7 +52,7 @@ def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], monkeypat
     job = new_job(source=source, expiry={"by": "never"})
     files: list[tuple[Path, pa.Table]] = []
     for number in range(2 * _WINDOWS):
-        # Each way is met, whatever the seed: the first three windows are large, small and Spark's.
+        # Each way is met, whatever the seed: the first two windows are large and small.
         rows = [max(_SIZES)] * 2 + [3] * 2 if number < 4 else []
         table = table_of(number, rows[number] if rows else rnd.choice(_SIZES), number != 4 and rnd.random() > 0.12)
         files.append((job.add_table(table), table))
@@ -86,7 +69,7 @@ def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], monkeypat
             assert row == {name: values[place[1]] for name, values in columns[place[0]].items()}, place
             assert port == expected[place], place
     assert seen == set(expected)
-    assert set(ways) == {"driver", "tasks", "spark"}, f"seed {_SEED}: {ways}"
+    assert set(ways) == {"driver", "tasks"}, f"seed {_SEED}: {ways}"
 
 
 def verdicts(files: list[tuple[Path, pa.Table]]) -> dict[tuple[str, int], str]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
@@ -17,9 +16,10 @@ from bucket_store.places.local import local_place
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING
+from deduper.tasks import write as write_task
 from deduper.window import exchange_folder, table_folder
 from deduper.window.jobs import local as jobs
-from tests.spark.harness import PORTS, READ_BY_SPARK, Job
+from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.query]
 
@@ -51,28 +51,23 @@ def dying_once(work: Callable[..., Any]) -> Callable[..., Any]:
     return attempt
 
 
-def reading_and_dying_once(make: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for what reads, which is a function over batches."""
-
-    def made(task: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        read = make(task)
-        whole = dying_once(lambda batches: list(read(batches)))
-        return lambda batches: iter(whole(batches))
-
-    return made
+def without_pool(*_: object) -> None:
+    """Each step of a window is a job, as where a file system has no sockets."""
+    raise OSError("no sockets")
 
 
 def test_an_attempt_that_dies_after_its_work_counts_for_nothing(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every task of the three jobs runs twice, and leaves its files twice: the outputs are as in an undisturbed run."""
-    undisturbed, job = (new_job(name, spark=READ_BY_SPARK) for name in ("undisturbed", "job"))
+    undisturbed, job = (new_job(name) for name in ("undisturbed", "job"))
     for each in (undisturbed, job):
         each.add_records(_FIRST)
     undisturbed.run()
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "is_small", lambda _: False)  # or the driver would judge
-        patch.setattr(jobs, "read_function", reading_and_dying_once(jobs.read_function))
+        patch.setattr(write_task, "_WRITER_BYTES", 1)  # or the driver would do it all
+        patch.setattr(jobs, "TaskPool", without_pool)
+        patch.setattr(jobs, "read_group", dying_once(jobs.read_group))
         patch.setattr(jobs, "judge", dying_once(jobs.judge))
         patch.setattr(jobs, "write", dying_once(jobs.write))
         job.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import os
-import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 from pyspark.sql import SparkSession
 
 from deduper.sources.files import batch
 from deduper.sources.files.seen_folders import SeenFolders
 from deduper.sources.files.source_file import ListedFile, SourceFile, stat_files
-from tests.spark.harness import PORTS, READ_BY_SPARK, Job
+from deduper.tasks import write as write_task
+from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
 
@@ -156,7 +156,6 @@ _JSON: list[tuple[str | bytes, str | dict[str, Any]]] = [
 ]
 
 
-# Of a schema with nested columns, which Spark alone reads.
 _NESTED_SCHEMA = "k string, deep struct<xs:array<struct<z:int>>>, `ключ` string"
 _NESTED: list[tuple[str | bytes, str | dict[str, Any]]] = [
     ('{"k":"deep blanks","deep":{"xs":[{"z":1}]}}\r', {"deep": {"xs": [{"z": 1}]}}),
@@ -168,11 +167,10 @@ _NESTED: list[tuple[str | bytes, str | dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["plain", "by Spark"])
-def json_rows(request: pytest.FixtureRequest, module_job: Callable[..., Job]) -> Rows:
+@pytest.fixture(scope="module")
+def json_rows(module_job: Callable[..., Job]) -> Rows:
     """Each line above in a file of its own kind, judged in one window."""
-    spark = READ_BY_SPARK if request.param == "by Spark" else {}
-    job = module_job("json", source={"schema": _JSON_SCHEMA}, store={"shards": 3}, spark=spark)
+    job = module_job("json", source={"schema": _JSON_SCHEMA}, store={"shards": 3})
     job.add_file([line for line, _ in _JSON], "odd.json")
     job.add_file([b'\xef\xbb\xbf{"k":"marked"}', b'{"k":"after the mark"}'], "marked.json")
     put(job, "no-end.json", b'{"k":"one"}\n{"k":"no line end"}')
@@ -344,10 +342,13 @@ def after_listing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> N
     monkeypatch.setattr(batch, "stat_files", stat_then_act)
 
 
+@pytest.mark.parametrize("way", ["driver", "tasks"])
 def test_files_that_break_leave_as_errors_and_harm_no_other(
-    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, ways: Counter[str], way: str
 ) -> None:
     """Cut, gone, gone early and rewritten files in one window with whole ones; nothing is judged from a part."""
+    if way == "tasks":
+        monkeypatch.setattr(write_task, "_WRITER_BYTES", 1)
     job = new_job(store={"shards": 3})
     inside = job.directory / "in"
     good = job.add_records({"k": f"{n}"} for n in range(50))
@@ -365,6 +366,7 @@ def test_files_that_break_leave_as_errors_and_harm_no_other(
 
     after_listing(monkeypatch, act)
     assert job.run().windows == 1
+    assert set(ways) == {way}
     rows = rows_by_place(job)
     outcomes = {place: outcome(row) for place, row in rows.items()}
     assert outcomes == {
@@ -386,64 +388,6 @@ def test_files_that_break_leave_as_errors_and_harm_no_other(
         "last.json",
         "rewritten.json",
     ]
-
-
-_XXH_1, _XXH_2 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F
-_U64 = (1 << 64) - 1
-_NAME = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.,=+@!~"
-
-
-def _round(lane: int, word: int) -> int:
-    """One step of xxhash64 over one of its four lanes."""
-    lane = lane + word * _XXH_2 & _U64
-    return (lane << 31 | lane >> 33) * _XXH_1 & _U64
-
-
-def names_of_one_hash(folder: Path, seed: int) -> list[str]:
-    """Two names of files, whose paths `file:///…` have one xxhash64 with this seed.
-
-    A lane takes every fourth word, and whatever one word changes, the next one can undo: words are tried in the place
-    of the first until the second is a text.
-    """
-    prefix = f"file://{folder}/"
-    begin = prefix + "a" * (-len(prefix) % 32)
-    lane = seed + _XXH_1 + _XXH_2 & _U64
-    for at in range(0, len(begin), 32):
-        lane = _round(lane, int.from_bytes(begin[at : at + 8].encode(), "little"))
-    inverse = pow(_XXH_2, -1, 1 << 64)
-    letters = random.Random(1)
-    names = ["a" * 8 + "b" * 24 + "c" * 8 + "d" * 24]
-    goal = lane
-    for at in (0, 32):
-        goal = _round(goal, int.from_bytes(names[0][at : at + 8].encode(), "little"))
-    # The lane before its last step, without what the word adds.
-    last = goal * pow(_XXH_1, -1, 1 << 64) & _U64
-    last = (last >> 31 | last << 33) & _U64
-    while len(names) < 2:
-        first = "".join(letters.choices(_NAME, k=8))
-        second = (last - _round(lane, int.from_bytes(first.encode(), "little"))) * inverse & _U64
-        text = second.to_bytes(8, "little").decode("latin-1")
-        if all(letter in _NAME for letter in text):
-            names.append(first + "b" * 24 + text + "d" * 24)
-    return [begin.removeprefix(prefix) + name for name in names]
-
-
-def test_files_whose_paths_have_one_hash(new_job: Callable[..., Job]) -> None:
-    """Names can be made so, since Spark's seed is known. Each file is read as without the other."""
-    job = new_job()
-    names = names_of_one_hash(job.directory / "in", 42)
-    paths = [put(job, name, b'{"k": "%d"}\n{"k": "both"}\n' % number) for number, name in enumerate(names)]
-    put(job, "other", b'{"k": "other"}\n')
-    assert len({xxhash.xxh64_intdigest(f"file://{path}".encode(), seed=42) for path in paths}) == 1
-    job.run()
-    rows = rows_by_place(job)
-    assert {place: (row["k"], outcome(row)) for place, row in rows.items()} == {
-        (names[0], 0): ("0", "unique"),
-        (names[0], 1): ("both", "unique"),
-        (names[1], 0): ("1", "unique"),
-        (names[1], 1): ("both", "same_window"),
-        ("other", 0): ("other", "unique"),
-    }
 
 
 def test_files_that_are_all_gone_are_a_window_of_errors(

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.spark.harness import PORTS, READ_BY_SPARK, Job
+from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
 
@@ -42,13 +42,12 @@ def test_wider_numbers_and_a_port_of_json(new_job: Callable[..., Job]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", pytest.param("csv", marks=pytest.mark.night)])
-def test_lines_that_spark_reads(new_job: Callable[..., Job], kind: str) -> None:
+def test_keys_of_lines_and_folders(new_job: Callable[..., Job], kind: str) -> None:
     """With a decimal, a secure digest, and a folder whose value is not written as Spark writes it."""
     job = new_job(
         source={"file_format": kind, "schema": "größe int, k decimal(5,2), день date"},
         key=["größe", "день", "k"],
         digest="secure",
-        spark=READ_BY_SPARK,
     )
     records: list[dict[str, Any]] = [{"größe": 1, "k": 1.5}, {"größe": 2, "k": 1.5}]
     lines = [json.dumps(one) if kind == "json" else f"{one['größe']},{one['k']}" for one in records]
@@ -60,8 +59,8 @@ def test_lines_that_spark_reads(new_job: Callable[..., Job], kind: str) -> None:
 
 @pytest.mark.night
 def test_a_torn_file_beside_others(new_job: Callable[..., Job]) -> None:
-    """It leaves as one error, which Spark makes with the columns of the source."""
-    job = new_job(source={"file_format": "parquet", "schema": "größe int"}, key=["größe"], spark=READ_BY_SPARK)
+    """It leaves as one error, with the columns of the source."""
+    job = new_job(source={"file_format": "parquet", "schema": "größe int"}, key=["größe"])
     path = job.add_table(pa.table({"größe": pa.array([1, 2], pa.int32())}))
     torn = job.add_file([], "torn.parquet")
     torn.write_bytes(path.read_bytes()[:-1])

@@ -1,6 +1,6 @@
-"""Plain Parquet files, read without Spark: bit for bit what Spark gives, or left to Spark.
+"""Parquet files: read bit for bit as Spark reads them.
 
-Both ways read the same files for the same job; what they set aside for the other two jobs is compared: the records, the
+Both read the same files for the same job; what they set aside for the other two steps is compared: the records, the
 keys dealt to the shards, the receipts, the counts.
 """
 
@@ -29,20 +29,21 @@ from deduper.core.clock import ClockRules
 from deduper.core.digests import key_type
 from deduper.core.verdict import Admission
 from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.file_ways import FileWays, file_ways
-from deduper.sources.files.plain_reading import plain_reading
+from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile
+from deduper.tasks.readers.plain_file import FileChanged, FileFault, FileGone, FilePart, UnreadableFile
+from deduper.tasks.readers.reading_tasks import receipts_of
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs import local as window_jobs
 from deduper.window.jobs.local import SparkJobs
 from tests.deduper.digest_cases import SALT, SCALARS
 from tests.spark.harness import PORTS, Job
+from tests.spark.spark_reader import parquet_rows
 
 pytestmark = pytest.mark.spark
 
@@ -58,18 +59,20 @@ def batch_of(job: Job) -> FileBatch:
     listed = [ListedFile(str(file), file.stat().st_mtime_ns // 1_000_000) for file in files]
     source = job.config.source
     assert isinstance(source, FilesSource)
-    return FileBatch(source, tuple(stat_files(listed)), reading=plain_reading(job.config, SALT))
+    return FileBatch(source, tuple(stat_files(listed)), reading=reading_of(job))
 
 
 def reading_of(job: Job) -> ParquetReading:
-    """How the job reads without Spark, which it does."""
-    reading = plain_reading(job.config, SALT)
+    """How the job reads its files."""
+    source = job.config.source
+    assert isinstance(source, FilesSource)
+    reading = file_reading(job.config, source, SALT)
     assert isinstance(reading, ParquetReading)
     return reading
 
 
 def parts_of(job: Job, batch: FileBatch | None = None) -> list[FilePart]:
-    """The files that have rows; none of them is left to Spark."""
+    """The files that have rows."""
     reading, files = reading_of(job), (batch or batch_of(job)).files
     parts = [reading.part(ordinal, file) for ordinal, file in enumerate(files)]
     return [part for part in parts if part is not None]
@@ -100,23 +103,30 @@ def spill(task: ReadTask, receipts: list[ReadReceipt]) -> list[tuple[Any, ...]]:
 
 
 def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tuple[Any, ...]]:
-    """What is set aside without Spark, after comparing it with what is set aside by Spark."""
-    jobs, batch = SparkJobs(session, job.config, SALT), batch_of(job)
+    """What is set aside by our reader, after comparing it with what is set aside of Spark's records."""
+    jobs, batch = SparkJobs(session, job.config), batch_of(job)
     ours, theirs = task_of(job, tmp_path / "ours"), task_of(job, tmp_path / "theirs")
-    parts_of(job)
     with jobs.open(1, 0) as run:
-        plain = run.read(batch, ours)
+        of_parts = run.read(batch.records(), ours)
     with jobs.open(1, 0) as run:
-        by_spark = run.read(dataclasses.replace(batch, reading=None), theirs)
-    assert plain.rows == by_spark.rows
-    left, expected = spill(ours, plain.receipts), spill(theirs, by_spark.receipts)
+        paths = {ordinal: file.path for ordinal, file in enumerate(batch.files)}
+        by_spark = run.read(parquet_rows(session, job.config, SALT, paths), theirs)
+    jobs.close()
+    assert not [part.fault for part in of_parts if part.fault is not None]
+    assert sum(part.rows for part in of_parts) == by_spark[-1].rows
+    left, expected = spill(ours, receipts_of(of_parts)), spill(theirs, receipts_of(by_spark))
+    check_left(left, expected)
+    return left
+
+
+def check_left(left: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
+    """Receipts, records and keys."""
     assert [one[0] for one in left] == [one[0] for one in expected]
     for (_, records, keys), (_, spark_records, spark_keys) in zip(left, expected, strict=True):
         check_same(records.columns, spark_records.columns)
         for batch_of_keys, spark_batch in zip(keys, spark_keys, strict=True):
             assert batch_of_keys.schema == spark_batch.schema
             check_same(batch_of_keys.columns, spark_batch.columns)
-    return left
 
 
 def check_same(columns: list[Any], others: list[Any]) -> None:
@@ -145,8 +155,9 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("where")
-def test_every_scalar_type(session: SparkSession, new_job: Callable[..., Job], tmp_path: Path) -> None:
-    """The extremes of every type and nulls, as part of the key and beside it."""
+@pytest.mark.parametrize("digest", ["fast", "secure"])
+def test_every_scalar_type(session: SparkSession, new_job: Callable[..., Job], tmp_path: Path, digest: str) -> None:
+    """The extremes of every type and nulls, as part of the key."""
     names = list(SCALARS)
     columns = {
         f"c{number}": pa.array([*SCALARS[name], None], arrow_type(key_type(name))) for number, name in enumerate(names)
@@ -157,12 +168,8 @@ def test_every_scalar_type(session: SparkSession, new_job: Callable[..., Job], t
         for name, values in columns.items()
     }
     schema = ", ".join(f"c{number} {name}" for number, name in enumerate(names))
-    key = [
-        f"c{number}"
-        for number, name in enumerate(names)
-        if name not in ("decimal(19,2)", "decimal(38,0)", "decimal(38,38)")
-    ]
-    job = new_job(source={"file_format": "parquet", "schema": schema}, key=key, null_keys="allow", expiry=_NEVER)
+    source = {"file_format": "parquet", "schema": schema}
+    job = new_job(source=source, key=list(columns), null_keys="allow", expiry=_NEVER, digest=digest)
     job.add_table(pa.table(padded))
     job.add_table(pa.table(padded).slice(1, 3))
     read_both_ways(session, job, tmp_path)
@@ -198,6 +205,18 @@ _WHOLE = [10, 100, None, 70, 49, 2**63 - 1, -(2**63), 50]
             "string",
             {"by": "category", "field": "t", "live_categories": 2},
             ["a", "b", None, "a", "c"],
+            {Admission.NULL_EXPIRY},
+        ),
+        (
+            "decimal(12,3)",
+            _ORDERED,
+            [Decimal("1.5"), None, Decimal("-0.001"), Decimal(10**9 - 1)],
+            {Admission.NULL_EXPIRY},
+        ),
+        (
+            "date",
+            {"by": "category", "field": "t", "live_categories": 2},
+            [0, 3672152, None, -719163, -719529, -719530],
             {Admission.NULL_EXPIRY},
         ),
         ("bigint", {"by": "processing_time", "period": "1h", "span": "10m"}, [1, None], set()),
@@ -315,106 +334,68 @@ def test_many_batches_and_row_groups(session: SparkSession, new_job: Callable[..
     assert left[1].column(0).to_pylist() == [(1 << 40) + number for number in range(count)]
 
 
-@contextmanager
-def not_plain() -> Iterator[None]:
-    """Left to Spark."""
-    with pytest.raises(NotPlain):
-        yield
-
-
 _AT = pa.timestamp("us", "UTC")
 
 
 @pytest.mark.parametrize(
-    ("schema", "table", "metadata"),
+    ("schema", "table", "options"),
     [
-        ("k string, t bigint", {"k": pa.array(["a"]), "t": pa.array([1], pa.int32())}, {}),
-        ("k string, t int", {"k": pa.array(["a"]), "t": pa.array([1], pa.uint8())}, {}),
-        ("k string, t bigint", {"K": pa.array(["a"]), "t": pa.array([1])}, {}),
-        ("k string, t bigint", {"k": pa.array(["a"]), "K": pa.array(["b"]), "t": pa.array([1])}, {}),
-        ("k string, t bigint", {"k": pa.array([b"a"]), "t": pa.array([1])}, {}),
-        ("k string, t bigint", {"k": pa.array(["a"]).dictionary_encode(), "t": pa.array([1])}, {}),
-        ("k string, t bigint", {"other": pa.array(["a"])}, {}),
-        ("k string, t timestamp", {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us"))}, {}),
-        ("k string, t timestamp_ntz", {"k": pa.array(["a"]), "t": pa.array([1], _AT)}, {}),
-        ("k string, t timestamp", {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("ns", "UTC"))}, {}),
-        ("k string, t decimal(9,2)", {"k": pa.array(["a"]), "t": pa.array([Decimal("1.2")], pa.decimal128(9, 1))}, {}),
-        (
-            "k string, t timestamp",
-            {"k": pa.array(["a"]), "t": pa.array([1], _AT)},
-            {"org.apache.spark.legacyINT96": ""},
-        ),
-        (
-            "k string, t timestamp",
-            {"k": pa.array(["a"]), "t": pa.array([1], _AT)},
-            {"org.apache.spark.version": "2.4.8"},
-        ),
+        ("k string, t bigint", {"K": ["a"], "T": [1]}, {}),
+        ("k string, t bigint", {"k": pa.array(["a", "b", "a"]).dictionary_encode(), "t": [1, 2, None]}, {}),
+        ("k string, t bigint", {"other": ["a"]}, {}),
+        ("k string, l array<int>", {"l": pa.array([[1], [], None], pa.list_(pa.int32()))}, {"compliant": False}),
+        ("k string, l array<int>", {"l": pa.array([[1]], pa.large_list(pa.int32()))}, {}),
+        ("k string, s struct<x: int, y: int>", {"s": [{"x": 1}, None]}, {}),
+        ("k string, s struct<x: int, y: int>", {"s": [{"Y": 1, "x": 2}]}, {}),
+        ("k string, s struct<x: int, y: int>", {"s": [{"x": 1, "y": 2, "z": 3}]}, {}),
+        ("k string, t timestamp", {"t": pa.array([-(10**17), 0], _AT)}, {"org.apache.spark.version": "2.4.8"}),
+        ("k string, t timestamp", {"t": pa.array([-(10**17)], _AT)}, {"org.apache.spark.legacyDateTime": ""}),
     ],
+    ids=["case", "dictionary", "missing", "old list", "large list", "few", "order", "more", "version", "calendar"],
 )
-def test_what_is_left_to_spark(
-    new_job: Callable[..., Job], schema: str, table: dict[str, pa.Array], metadata: dict[str, str]
+def test_layouts_of_others(
+    session: SparkSession,
+    new_job: Callable[..., Job],
+    tmp_path: Path,
+    schema: str,
+    table: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
-    """Whatever is converted, could mean two columns, is of another calendar, or is an error perhaps."""
-    job = new_job(source={"file_format": "parquet", "schema": schema}, expiry=_NEVER)
-    job.add_table(pa.table(table).replace_schema_metadata(metadata))
-    with not_plain():
-        parts_of(job)
-
-
-@pytest.mark.parametrize(
-    ("column", "compliant"),
-    [
-        (pa.array([[1]], pa.list_(pa.int32())), False),
-        (pa.array([[1]], pa.list_(pa.int64())), True),
-        (pa.array([[1]], pa.large_list(pa.int32())), True),
-        (pa.array([{"x": 1}], pa.struct([("x", pa.int32())])), True),
-        (pa.array([1], pa.int32()), True),
-    ],
-)
-def test_lists_that_are_left_to_spark(new_job: Callable[..., Job], column: pa.Array, compliant: bool) -> None:
-    """Of an older layout, of other elements, no list at all."""
-    job = new_job(source={"file_format": "parquet", "schema": "k string, l array<int>"}, expiry=_NEVER)
-    path = job.add_table(pa.table({"k": ["a"]}))
-    parquet.write_table(pa.table({"k": ["a"], "l": column}), path, use_compliant_nested_type=compliant)
-    with not_plain():
-        parts_of(job)
-
-
-@pytest.mark.parametrize(
-    "fields", [["x"], ["y", "x"], ["x", "y", "z"], ["x", "Y"]], ids=["missing", "order", "more", "case"]
-)
-def test_structs_that_are_left_to_spark(new_job: Callable[..., Job], fields: list[str]) -> None:
-    """With other fields than declared, or in another order."""
-    job = new_job(source={"file_format": "parquet", "schema": "k string, s struct<x: int, y: int>"}, expiry=_NEVER)
-    struct = pa.array([dict.fromkeys(fields, 1)], pa.struct([(name, pa.int32()) for name in fields]))
-    job.add_table(pa.table({"k": ["a"], "s": struct}))
-    with not_plain():
-        parts_of(job)
+    """Names in another case, other columns and fields, older layouts of lists, an older calendar."""
+    job = new_job(source={"file_format": "parquet", "schema": schema}, expiry=_NEVER, null_keys="allow")
+    made = pa.table(table)
+    if "s" in table:
+        fields = [pa.field(field.name, pa.int32()) for field in made.schema.field("s").type]
+        made = pa.table({"s": made["s"].cast(pa.struct(fields))})
+    compliant = options.pop("compliant", True)
+    path = job.add_table(made)
+    parquet.write_table(made.replace_schema_metadata(options), path, use_compliant_nested_type=compliant)
+    read_both_ways(session, job, tmp_path)
 
 
 def test_a_file_that_is_no_parquet(new_job: Callable[..., Job]) -> None:
-    """Torn, which its end tells; empty, gone, or with a footer of nothing, which is left to Spark."""
+    """Torn, which its end tells; empty, with a footer of nothing, or gone."""
     job = new_job(source={"file_format": "parquet", "schema": "k string"}, expiry=_NEVER)
     path = job.add_table(pa.table({"k": ["a"]}))
-    batch, whole = batch_of(job), path.read_bytes()
-    for torn in (whole[:-1], whole[:40], b"x"):
+    listed, whole = batch_of(job), path.read_bytes()
+    for torn in (whole[:-1], whole[:40], b"x", b"", bytes(20) + b"PAR1", whole[:4] + whole[-4:]):
         path.write_bytes(torn)
-        with pytest.raises(UnreadableFile, match="no Parquet file, or not the whole of one"):
-            parts_of(job, batch)
-    for odd in (b"", bytes(20) + b"PAR1", whole[:4] + whole[-4:]):
-        path.write_bytes(odd)
-        with not_plain():
-            parts_of(job, batch)
+        is_ended = torn.endswith(b"PAR1")
+        with pytest.raises(UnreadableFile, match=None if is_ended else "no Parquet file, or not"):
+            parts_of(job, batch_of(job))
+        with pytest.raises(FileChanged):
+            parts_of(job, listed)
     path.unlink()
-    with not_plain():
-        parts_of(job, batch)
-    gone = dataclasses.replace(batch, files=(batch.files[0].as_error(Admission.FILE_MISSING, "gone"),))
-    assert file_ways(gone, reading_of(job)) == FileWays((), {}, {}, {})
+    with pytest.raises(FileGone):
+        parts_of(job, listed)
 
 
-@pytest.mark.parametrize("change", ["time", "bytes", "pages", "gone"])
-def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
-    """Between listing and the end of reading: Spark has to say what becomes of it."""
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [("time", FileChanged), ("bytes", FileChanged), ("pages", UnreadableFile), ("gone", FileGone)],
+)
+def test_a_file_that_changes(new_job: Callable[..., Job], change: str, fault: type[FileFault]) -> None:
+    """Between listing and the end of reading."""
     job = new_job(source={"file_format": "parquet", "schema": "k string"}, expiry=_NEVER)
     path = job.add_table(pa.table({"k": [f"{number}" for number in range(100_000)]}))
     reading = reading_of(job)
@@ -436,12 +417,12 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
     else:
         with path.open("ab") as file:
             file.write(b"more")
-    with not_plain():
+    with pytest.raises(fault):
         list(records)
 
 
 @contextmanager
-def heard(caplog: pytest.LogCaptureFixture, module: str = "sources.files.plain_reading") -> Iterator[None]:
+def heard(caplog: pytest.LogCaptureFixture, module: str) -> Iterator[None]:
     """What a module logs is in `caplog`, also after a command of another test has set up logging."""
     logger = logging.getLogger(f"deduper.{module}")
     logger.addHandler(caplog.handler)
@@ -456,47 +437,10 @@ def heard(caplog: pytest.LogCaptureFixture, module: str = "sources.files.plain_r
 _PARQUET = {"file_format": "parquet", "schema": "k string, t bigint"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"digest": "secure"}, "digest is secure"),
-        ({"spark": {"spark.sql.caseSensitive": "true"}}, "spark.sql.caseSensitive may change what is read"),
-        ({"source": {**_PARQUET, "schema": "k string, `t.u` bigint"}}, "column t.u has a dot in its name"),
-        ({"source": {**_PARQUET, "schema": "k decimal(20,0)"}}, "key column k is of type decimal(20,0)"),
-        (
-            {"source": {**_PARQUET, "schema": "k string, t decimal(9,2)"}, "expiry": _ORDERED},
-            "the expiry key needs a cast",
-        ),
-    ],
-)
-def test_jobs_that_read_by_spark(
-    new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture, settings: dict[str, Any], reason: str
-) -> None:
-    """Other types, other settings of Spark's: its expressions decide, and the log says why."""
-    job = new_job(**{"source": _PARQUET, "expiry": _NEVER, **settings})
-    with heard(caplog):
-        assert plain_reading(job.config, SALT) is None
-    assert f"all files are read by Spark: {reason}" in caplog.text
-
-
-def test_what_is_left_to_spark_is_judged_all_the_same(new_job: Callable[..., Job], tmp_path: Path) -> None:
-    """A window with one file that is not plain goes by Spark as a whole; the next one does not."""
-    job = new_job(
-        source={"file_format": "parquet", "schema": "k string, t bigint", "max_files_per_batch": 2}, expiry=_ORDERED
-    )
-    job.add_table(pa.table({"k": ["a", "b"], "t": [1, 2]}))
-    job.add_table(pa.table({"k": ["a", "c"], "t": pa.array([1, 2], pa.int32())}))
-    job.add_table(pa.table({"k": ["b", "d"], "t": [2, 3]}))
-    job.run()
-    assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b", "c", "d"]
-    assert sorted((row["k"], row["_dedup"]["window"]) for row in job.rows("duplicate")) == [("a", 0), ("b", 1)]
-
-
-@pytest.mark.parametrize("is_plain", [True, False])
 def test_a_window_writes_over_the_spool_of_the_one_before(
-    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, is_plain: bool
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where its own tasks did all of it; of Spark's jobs, nobody knows whether every task is over."""
+    """Where its own tasks did all of it."""
     monkeypatch.setattr(write_task, "_WRITER_BYTES", 1)
     left: list[list[str]] = []
     leave, remove = ExchangeFolders.leave, ExchangeFolders.remove
@@ -510,34 +454,15 @@ def test_a_window_writes_over_the_spool_of_the_one_before(
     monkeypatch.setattr(
         ExchangeFolders, "remove", lambda places, folder: removed.append(folder) or remove(places, folder)
     )
-    kind = pa.int64() if is_plain else pa.int32()
     job = new_job(source={**_PARQUET, "max_files_per_batch": 1}, expiry=_NEVER)
     for number in range(3):
-        job.add_table(pa.table({"k": ["a", f"b{number}"], "t": pa.array([1, 2], kind)}))
+        job.add_table(pa.table({"k": ["a", f"b{number}"], "t": [1, 2]}))
     job.run()
     assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b0", "b1", "b2"]
     assert len(removed) == 3
     assert not any(folder.exists() for folder in removed)
-    assert len(left) == (3 if is_plain else 0)
-    assert len({tuple(names) for names in left}) == (1 if is_plain else 0)
-
-
-def test_both_readers_write_into_one_file_in_any_zone(session: SparkSession, new_job: Callable[..., Job]) -> None:
-    """Spark gives times in the zone of its session, the reader of plain files in UTC: the same times."""
-    zone = "spark.sql.session.timeZone"
-    source = {"file_format": "parquet", "schema": "k string, x double, at timestamp, l array<timestamp>"}
-    job = new_job(source=source, expiry=_NEVER, spark={zone: "Europe/Berlin"})
-    at = datetime(2026, 7, 1, 12, tzinfo=UTC)
-    kind = pa.timestamp("us", "UTC")
-    for key, number in (("a", pa.float64()), ("b", pa.float32())):
-        columns = {"k": pa.array([key]), "x": pa.array([1.0], number), "at": pa.array([at], kind)}
-        job.add_table(pa.table({**columns, "l": pa.array([[at]], pa.list_(kind))}))
-    session.conf.set(zone, "Europe/Berlin")
-    try:
-        job.run()
-    finally:
-        session.conf.set(zone, "UTC")
-    assert sorted((row["k"], row["at"], row["l"]) for row in job.rows("unique")) == [("a", at, [at]), ("b", at, [at])]
+    assert len(left) == 3
+    assert len({tuple(names) for names in left}) == 1
 
 
 def test_a_window_is_judged_without_sockets_too(
@@ -570,3 +495,112 @@ def test_a_window_that_turns_out_small_leaves_its_cores_to_spark(
     job.run()
     assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b"]
     assert [row["k"] for row in job.rows("duplicate")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "table", "metadata"),
+    [
+        ("k string, t bigint", {"K": pa.array(["a"]), "T": pa.array([1])}, {}),
+        ("k string, t bigint", {"k": pa.array([b"a"]), "t": pa.array([1], pa.int16())}, {}),
+        ("k string, t bigint", {"k": pa.array(["a", None]).dictionary_encode(), "t": pa.array([1, 2])}, {}),
+        ("k string, t timestamp", {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us"))}, {}),
+        ("k string, t timestamp_ntz", {"k": pa.array(["a"]), "t": pa.array([1], _AT)}, {}),
+        ("k string, t decimal(9,2)", {"k": pa.array(["a"]), "t": pa.array([Decimal("1.2")], pa.decimal128(8, 1))}, {}),
+        ("k string, t bigint", {"other": pa.array(["a", "b"])}, {}),
+        ('`k.x` string, `a b` bigint, `"ü` int', {"k.x": pa.array(["a"]), "a b": pa.array([1]), '"Ü': [2]}, {}),
+        *(
+            ("k string, t timestamp, d date", {"k": keys, "t": times, "d": days}, {version: text})
+            for keys, times, days in [
+                (
+                    pa.array(["a", "b", "c"]),
+                    pa.array([-(6 * 10**16), -(2 * 10**16), None], _AT),
+                    pa.array([-719_164, -141_428, 0], pa.int32()).view(pa.date32()),
+                )
+            ]
+            for version, text in (
+                ("org.apache.spark.version", "2.4.8"),
+                ("org.apache.spark.version", "3.0.1"),
+                ("org.apache.spark.legacyDateTime", ""),
+            )
+        ),
+    ],
+)
+def test_what_is_converted(
+    session: SparkSession,
+    new_job: Callable[..., Job],
+    tmp_path: Path,
+    schema: str,
+    table: dict[str, pa.Array],
+    metadata: dict[str, str],
+) -> None:
+    """Other types, names, calendars: as Spark converts them."""
+    key = ["`k.x`", "k"]["k " in schema]
+    job = new_job(source={"file_format": "parquet", "schema": schema}, key=[key.strip("`")], expiry=_NEVER)
+    path = job.add_table(pa.table(table))
+    for name, is_int96 in ((path, False), (path.with_name("zz.parquet"), True)):
+        with parquet.ParquetWriter(
+            name, pa.table(table).schema, use_deprecated_int96_timestamps=is_int96, store_schema=False
+        ) as writer:
+            writer.write_table(pa.table(table))
+            writer.add_key_value_metadata(metadata)
+    read_both_ways(session, job, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("schema", "table", "why"),
+    [
+        ("k string, t bigint", {"k": ["a"], "K": ["b"]}, "column k: more than one could be meant: k, K"),
+        ("k string, t bigint", {"k": ["a"], "t": ["b"]}, "column t is declared bigint, the file has string"),
+        ("k string, l array<int>", {"k": ["a"], "l": [{"x": 1}]}, "column l is declared array<int>, the file has str"),
+    ],
+)
+def test_what_cannot_be_read(new_job: Callable[..., Job], schema: str, table: dict[str, Any], why: str) -> None:
+    """No value is of the declared type, or more than one column could be meant: one error for the file."""
+    job = new_job(source={"file_format": "parquet", "schema": schema}, expiry=_NEVER)
+    job.add_table(pa.table(table))
+    with pytest.raises(UnreadableFile, match=f"^{why}"):
+        parts_of(job)
+
+
+def test_texts_that_are_not_utf8(new_job: Callable[..., Job]) -> None:
+    """Leave as errors of their records, and every port can be read."""
+    job = new_job(source={"file_format": "parquet", "schema": "k string, v string"}, expiry=_NEVER)
+    texts = pa.array([b"ok", b"\xff", b"\xfe", "ü".encode()]).view(pa.string())
+    job.add_table(pa.table({"k": ["a", "b", "a", "c"], "v": texts}))
+    job.run()
+    assert [(row["k"], row["v"]) for row in job.rows("unique")] == [("a", "ok"), ("c", "ü")]
+    assert [(row["k"], row["v"], row["_dedup"]["reason"], row["_dedup"]["detail"]) for row in job.rows("error")] == [
+        ("b", None, "invalid_utf8", "v: bytes that are not UTF-8"),
+        ("a", None, "invalid_utf8", "v: bytes that are not UTF-8"),
+    ]
+
+
+def test_files_of_other_types_have_the_same_keys(new_job: Callable[..., Job]) -> None:
+    """In the same window and in the next one."""
+    job = new_job(
+        source={"file_format": "parquet", "schema": "k string, t bigint", "max_files_per_batch": 2}, expiry=_ORDERED
+    )
+    job.add_table(pa.table({"k": ["a", "b"], "t": [1, 2]}))
+    job.add_table(pa.table({"k": ["a", "c"], "t": pa.array([1, 2], pa.int32())}))
+    job.add_table(pa.table({"k": ["b", "d"], "t": [2, 3]}))
+    job.run()
+    assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b", "c", "d"]
+    assert sorted((row["k"], row["_dedup"]["window"]) for row in job.rows("duplicate")) == [("a", 0), ("b", 1)]
+
+
+def test_times_are_the_same_in_any_zone(session: SparkSession, new_job: Callable[..., Job]) -> None:
+    """The session's zone has no part in them, at any depth."""
+    zone = "spark.sql.session.timeZone"
+    source = {"file_format": "parquet", "schema": "k string, x double, at timestamp, l array<timestamp>"}
+    job = new_job(source=source, expiry=_NEVER, spark={zone: "Europe/Berlin"})
+    at = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    kind = pa.timestamp("us", "UTC")
+    for key, number in (("a", pa.float64()), ("b", pa.float32())):
+        columns = {"k": pa.array([key]), "x": pa.array([1.0], number), "at": pa.array([at], kind)}
+        job.add_table(pa.table({**columns, "l": pa.array([[at]], pa.list_(kind))}))
+    session.conf.set(zone, "Europe/Berlin")
+    try:
+        job.run()
+    finally:
+        session.conf.set(zone, "UTC")
+    assert sorted((row["k"], row["at"], row["l"]) for row in job.rows("unique")) == [("a", at, [at]), ("b", at, [at])]

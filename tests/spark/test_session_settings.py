@@ -162,7 +162,7 @@ _TEXTS = {
 def test_settings_that_are_the_users_change_no_verdict(
     session: SparkSession, new_job: Callable[..., Job], kind: str
 ) -> None:
-    """Each of them once as nobody has it; so Parquet is read by Spark, and without them as it is."""
+    """Each of them once as nobody has it."""
     source = {"file_format": kind, "schema": "k string, d decimal(9,2), at timestamp", "max_files_per_batch": 2}
     found = []
     for name, settings in (("usual", {}), ("free", _FREE)):
@@ -186,8 +186,7 @@ def test_settings_that_are_the_users_change_no_verdict(
                     os.path.basename(dedup["source"]),  # noqa: PTH119 - a text
                     dedup["position"],
                     dedup["reason"],
-                    # Of a line that is no record Spark has some values, and the reader without Spark none.
-                    None if dedup["reason"] in ("malformed", "invalid_utf8") else row,
+                    row,
                 )
                 for port in PORTS
                 for row in sorted(job.rows(port), key=lambda row: (row["_dedup"]["source"], row["_dedup"]["position"]))

@@ -1,12 +1,12 @@
-"""Lines of JSON and CSV, read without Spark and by it: the same records leave by the same ports, for equal reasons."""
+"""Lines of JSON and CSV: however they are read, the same records leave by the same ports, for equal reasons."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
-import logging
 import os
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +17,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from deduper.columns import parse_columns
-from deduper.sources.files.plain_reading import plain_reading
+from deduper.config.files import FilesSource
+from deduper.sources.files.reading import file_reading
+from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import write as write_task
+from deduper.tasks.readers.reading_tasks import FileReading
 from deduper.tasks.readers.text import TextReading
-from deduper.window.jobs.local import SparkRun
+from deduper.window import attempt
+from deduper.window.jobs import local
 from tests.deduper.digest_cases import SALT
 from tests.deduper.text import csv_lines, json_lines
-from tests.spark.harness import PORTS, READ_BY_SPARK, Job
+from tests.spark.harness import PORTS, Job
+from tests.spark.test_text_differential import of_topic
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +44,6 @@ _EXPIRIES: dict[str, dict[str, Any]] = {
     "float": {"by": "ordered", "field": "x", "period": 1e6, "span": 1e5, "max_jump": "off"},
     "category": {"by": "category", "field": "k", "live_categories": 5},
 }
-_DECIMAL = {"by": "ordered", "field": "t", "period": 10, "span": 1}
 _ODD_JSON: list[str | bytes] = [
     "",
     " \t\r",
@@ -163,38 +167,24 @@ def port_rows(job: Job, port: str) -> list[dict[str, Any]]:
     return rows
 
 
+def name_of(path: str) -> str:
+    """The name of a file, be it packed or not."""
+    return Path(path).name.removesuffix(".gz")
+
+
 def rows_of(job: Job) -> Rows:
-    """Port, reason, text, first copy and values of every row by its place; of what is no record no values."""
+    """Port, reason, text, first copy and values but `z` of every row by its place; of what is no record no values."""
     found: Rows = {}
     for port in PORTS:
         for row in port_rows(job, port):
             dedup = row.pop("_dedup")
-            place = (Path(dedup["source"]).name, dedup["position"])
+            row.pop("z", None)
+            place = (name_of(dedup["source"]), dedup["position"])
             assert place not in found
             is_record = dedup["reason"] not in ("malformed", "invalid_utf8")
-            first = dedup["first_seen"] and dedup["first_seen"] | {"source": Path(dedup["first_seen"]["source"]).name}
+            first = dedup["first_seen"] and dedup["first_seen"] | {"source": name_of(dedup["first_seen"]["source"])}
             found[place] = (port, dedup["reason"], dedup["raw"], first, repr(row) if is_record else None)
     return found
-
-
-@pytest.fixture
-def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many files were read in which way."""
-    counted: Counter[str] = Counter()
-    plainly, by_spark = SparkRun.plain, SparkRun.by_spark
-
-    def counting(run: SparkRun, reader: Any, parts: Any, *arguments: Any, **more: Any) -> Any:
-        read = plainly(run, reader, parts, *arguments, **more)
-        counted["driver" if run._pool is None else "tasks"] += len(parts)
-        return read
-
-    def counting_spark(run: SparkRun, *arguments: Any) -> Any:
-        counted["spark"] += 1
-        return by_spark(run, *arguments)
-
-    monkeypatch.setattr(SparkRun, "plain", counting)
-    monkeypatch.setattr(SparkRun, "by_spark", counting_spark)
-    return counted
 
 
 @pytest.mark.night(but=["event time-json", "float-csv with header"])
@@ -205,14 +195,14 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         *(("event time", "csv"), ("epoch", "csv with header"), ("float", "csv with header"), ("category", "csv")),
     ],
 )
-def test_both_ways_give_the_same(
+def test_every_way_gives_the_same(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, ways: Counter[str], expiry: str, kind: str
 ) -> None:
-    """Of every kind of expiry key; by tasks, in the driver, and by Spark."""
+    """Of every kind of expiry key: in the driver, by tasks, in one way after the other; packed, and below a folder."""
     files = files_of(sum(expiry.encode()), kind)
     csv = {"file_format": "csv", "delimiter": ";", "header": kind == "csv with header"}
     found = {}
-    for way in ("driver", "tasks", "spark"):
+    for way in ("driver", "tasks", "changed", "packed", "folder"):
         job = new_job(
             way,
             source={"schema": _SCHEMA, "max_files_per_batch": 4} | ({} if kind == "json" else csv),
@@ -220,74 +210,147 @@ def test_both_ways_give_the_same(
             null_keys="allow" if expiry == "epoch" else "error",
             expiry=_EXPIRIES[expiry],
             store={"shards": 3, "first_seen": True},
-            spark=READ_BY_SPARK if way == "spark" else {},
         )
         for name, content in files.items():
-            put(job, name, content)
+            is_plain = name.endswith(".json")
+            if way == "packed" and is_plain:
+                put(job, f"{name}.gz", gzip.compress(content))
+            else:
+                put(job, f"z=1/{name}" if way == "folder" else name, content)
         ways.clear()
         with monkeypatch.context() as patch:
+            if way == "folder":
+                job.settings["source"]["schema"] += ", z int"
             if way == "tasks":
                 patch.setattr(write_task, "_WRITER_BYTES", 1)
+            if way == "changed":
+                change_ways(patch)
             job.run(clock=lambda: 1_800_000_000_000_000)
-        assert {name for name, count in ways.items() if count} == {way}
+        expected = {"tasks": {"tasks"}, "changed": {"driver", "tasks"}}.get(way, {"driver"})
+        assert set(ways) == expected
         found[way] = rows_of(job)
-    assert found["driver"] == found["tasks"]
-    assert set(found["driver"]) == set(found["spark"])
-    different = {
-        place: (row, found["spark"][place]) for place, row in found["driver"].items() if row != found["spark"][place]
-    }
-    assert different == {}
+    assert all(rows == found["driver"] for rows in found.values())
     reasons = {row[1] for row in found["driver"].values()}
     assert {"malformed", "invalid_utf8"} < reasons
 
 
-def test_one_file_that_is_sparks_takes_no_other_along(new_job: Callable[..., Job], ways: Counter[str]) -> None:
-    """A compression that only Spark knows, a folder's value that it casts, a torn file, in one window with others."""
+def change_ways(patch: pytest.MonkeyPatch) -> None:
+    """Each window is judged twice, first by the driver and then by tasks, or the other way round in the next."""
+    attempts = 0
+    disagreement = attempt._disagreement
+
+    def again(*arguments: Any) -> str | None:
+        nonlocal attempts
+        attempts += 1
+        return "for a test" if attempts % 2 else disagreement(*arguments)
+
+    patch.setattr(attempt, "_disagreement", again)
+    patch.setattr(local, "is_small", lambda _: attempts % 4 in (0, 3))
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_a_topic_gives_what_a_file_gives(tmp_path: Path, kind: str) -> None:
+    """The same keys, admissions, texts and values of each line."""
+    lines = files_of(1, kind)["a.json"].split(b"\n")
+    csv = {"file_format": "csv", "delimiter": ";"}
+    job = Job(tmp_path, None, {"source": {"schema": _SCHEMA} | ({} if kind == "json" else csv)})
+    path = job.add_file(lines)
+    reading = reading_of(job)
+    (file,) = stat_files([ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)])
+    part = reading.part(0, file)
+    assert part is not None
+    (of_file,) = reading.records(part)
+    value = {"format": kind, "schema": _SCHEMA} | ({} if kind == "json" else {"delimiter": ";"})
+    of_values = of_topic(lines, value)
+    assert of_file.schema == of_values.schema
+    for name, ours, theirs in zip(of_file.schema.names, of_file.columns, of_values.columns, strict=True):
+        kind_of = with_numbers(ours.type)
+        assert repr(ours.cast(kind_of).to_pylist()) == repr(theirs.cast(kind_of).to_pylist()), name
+
+
+def test_one_unreadable_file_takes_no_other_along(new_job: Callable[..., Job]) -> None:
+    """A torn file, one with something behind its end, and one in a format that is not unpacked, among others."""
     job = new_job(source={"schema": "k string, x double"}, expiry={"by": "never"})
     put(job, "plain.json", b'{"k":"a","x":1}\n{"k":"b"}\n')
     put(job, "torn.json.gz", gzip.compress(b'{"k":"c"}\n' * 1000)[:-3])
+    put(job, "more.json.gz", gzip.compress(b'{"k":"c"}\n' * 1000) + b"more")
+    put(job, "other.json.lz4", b"any")
     (job.directory / "in/x=1.5").mkdir()
-    put(job, "x=1.5/cast.json", b'{"k":"d"}\n{"k":"a"}\n')
-    put(job, "last.json.zst", zst(b'{"k":"e"}\n'))
+    put(job, "x=1.5/folder.json", b'{"k":"d"}\n{"k":"a"}\n')
+    put(job, "last.json.deflate", zlib.compress(b'{"k":"e"}\n'))
     job.run()
-    assert {place: (row[0], row[1]) for place, row in rows_of(job).items()} == {
+    found = rows_of(job)
+    assert {place: (row[0], row[1]) for place, row in found.items()} == {
         ("plain.json", 0): ("unique", None),
         ("plain.json", 1): ("unique", None),
-        ("torn.json.gz", 0): ("error", "file_unreadable"),
-        ("cast.json", 0): ("unique", None),
-        ("cast.json", 1): ("duplicate", "same_window"),
-        ("last.json.zst", 0): ("unique", None),
+        ("torn.json", 0): ("error", "file_unreadable"),
+        ("more.json", 0): ("error", "file_unreadable"),
+        ("other.json.lz4", 0): ("error", "file_unreadable"),
+        ("folder.json", 0): ("unique", None),
+        ("folder.json", 1): ("duplicate", "same_window"),
+        ("last.json.deflate", 0): ("unique", None),
     }
-    assert ways["driver"] == 3
-    assert ways["spark"] > 1
+    assert found["torn.json", 0][2] == f"{job.directory / 'in/torn.json.gz'}: Truncated compressed stream"
+
+
+_NESTED = (
+    "k string, `t.u` bigint, d date, c decimal(12,3), w decimal(30,5), s struct<x:int,y:array<date>>, "
+    "m map<string,double>"
+)
+_NESTED_LINES = [
+    '{"k":"a","t.u":1,"d":"2024-01-05","c":1.5,"w":"12345678901234567890.5","s":{"x":1,"y":["2024-01-05",null]}}',
+    '{"k":"a","t.u":1,"d":"12024-1-5","c":-1.5,"w":"12345678901234567890.5","m":{"a":1,"b":null}}',
+    '{"k":"b","t.u":1,"d":"-0001-02-03","c":999999999,"w":"-1e20","s":{"x":"1"}}',
+    '{"k":"b","t.u":1,"d":"0000-02-03","c":999999999,"w":"-1e20","s":{}}',
+    '{"k":null,"t.u":1,"d":"2024-01-05","c":"0.0004","w":1,"m":{}}',
+    '{"k":"c","c":1,"w":1,"m":[]}',
+    '{"k":"c","w":1}',
+]
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    "settings",
     [
-        ({"digest": "secure"}, "digest is secure"),
-        ({"spark": READ_BY_SPARK}, "spark.sql.exchange.reuse may change what is read"),
-        ({"source": {"schema": "k string, deep struct<x: int>"}}, "column deep is of type struct<x:int>"),
-        ({"source": {"schema": "k string, `t.u` bigint"}}, "column t.u has a dot in its name"),
-        ({"source": {"schema": "k string, t decimal(9,2)"}, "expiry": _DECIMAL}, "the expiry key needs"),
+        {
+            "digest": "secure",
+            "key": ["k", "d", "w"],
+            "expiry": {"by": "ordered", "field": "c", "period": 9e8, "span": 1},
+        },
+        {"key": ["t.u", "w"], "expiry": {"by": "category", "field": "d", "live_categories": 9}},
     ],
+    ids=["secure", "category"],
 )
-def test_jobs_that_read_by_spark(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], reason: str
-) -> None:
-    """Nested columns, other types, other settings of Spark's: its expressions decide, and the log says why."""
-    job = Job(tmp_path, None, settings)
-    with caplog.at_level(logging.INFO, "deduper.sources.files.plain_reading"):
-        assert plain_reading(job.config, SALT) is None
-    assert f"all files are read by Spark: {reason}" in caplog.text
+def test_columns_and_keys_of_any_type(new_job: Callable[..., Job], settings: dict[str, Any]) -> None:
+    """Nested columns, a name with a dot, secure digests, long decimals, expiry keys of all types."""
+    job = new_job(source={"schema": _NESTED}, null_keys="allow", **settings)
+    put(job, "a.json", "\n".join(_NESTED_LINES).encode())
+    job.run()
+    found = [row for _, row in sorted(rows_of(job).items())]
+    of_fifth = "older_than_period" if settings["expiry"]["by"] == "ordered" else "unique"
+    assert [row[1] or row[0] for row in found] == [
+        *("unique", "unique", "malformed", "unique", of_fifth, "malformed", "null_expiry")
+    ]
+    assert [row[4] for row in found[1:4:2]] == [
+        "{'k': 'a', 't.u': 1, 'd': 3672152, 'c': Decimal('-1.500'), 'w': Decimal('12345678901234567890.50000'), "
+        "'s': None, 'm': [('a', 1.0), ('b', None)]}",
+        "{'k': 'b', 't.u': 1, 'd': -719495, 'c': Decimal('999999999.000'), "
+        "'w': Decimal('-100000000000000000000.00000'), 's': {'x': None, 'y': None}, 'm': None}",
+    ]
+
+
+def reading_of(job: Job) -> FileReading:
+    """How the job reads its files."""
+    source = job.config.source
+    assert isinstance(source, FilesSource)
+    return file_reading(job.config, source, SALT)
 
 
 def test_the_zone_of_times_is_the_sessions(tmp_path: Path) -> None:
     """Of a setting that is the store's."""
     for spark, zone in (({}, "UTC"), ({"spark.sql.session.timeZone": "Europe/Berlin"}, "Europe/Berlin")):
-        reading = plain_reading(Job(tmp_path, None, {"spark": spark}).config, SALT)
+        reading = reading_of(Job(tmp_path, None, {"spark": spark}))
         assert isinstance(reading, TextReading)
-        assert reading.zone == zone
+        assert reading.declared.zone == zone
 
 
 def test_the_format_is_the_sources(tmp_path: Path) -> None:
@@ -297,6 +360,6 @@ def test_the_format_is_the_sources(tmp_path: Path) -> None:
         ({"file_format": "csv"}, (",", False)),
         ({"file_format": "csv", "delimiter": ";", "header": True}, (";", True)),
     ):
-        reading = plain_reading(Job(tmp_path, None, {"source": source}).config, SALT)
+        reading = reading_of(Job(tmp_path, None, {"source": source}))
         assert isinstance(reading, TextReading)
         assert (reading.delimiter, reading.header) == expected

@@ -82,10 +82,7 @@ def _reading(config: Config, salt: bytes, sink: KafkaSink, key: SoughtKey) -> To
     wrong = [column.name for column in key.columns if parts.get(column.name) in _PLACE]
     if wrong:
         raise UnreadTopicError(f"key column {wrong[0]} is a record's place, which is another one there")
-    reading = topic_reading(config, source, salt)
-    if reading is None:
-        raise UnreadTopicError("its values are read by Spark alone")
-    return reading
+    return topic_reading(config, source, salt)
 
 
 def _texts(headers: list[dict[str, bytes | None]] | None) -> dict[str, str]:

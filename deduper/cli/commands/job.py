@@ -136,44 +136,6 @@ def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgres
     return print_progress
 
 
-@command(app, "jars", *BASIC, ExitCode.UNHEALTHY)
-def jars(
-    into: Annotated[
-        Path | None,
-        typer.Option("--into", metavar="DIR", help="Folder for the jars; without it, the one in which `run` looks."),
-    ] = None,
-    repository: Annotated[
-        str | None,
-        typer.Option(
-            "--repository",
-            metavar="URL",
-            envvar="DEDUPER_MAVEN_URL",
-            show_envvar=False,
-            help="A repository of Maven's layout, instead of Maven Central; also by DEDUPER_MAVEN_URL.",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Fetch the jars of Spark's Kafka connector, which a job with a source of topics needs; checks each SHA-256."""
-    from deduper.cli.terminal import print_json, say
-    from deduper.spark.kafka_jars import VARIABLE, connector_jars, default_folder
-    from deduper.spark.maven_jars import fetch_jars
-
-    folder = into or default_folder()
-    if folder is None:
-        raise UsageError("this user has no home; name a folder with --into DIR")
-    folder = folder.absolute()
-    wanted = connector_jars()
-    fetched = fetch_jars(wanted, folder, repository or None)
-    if as_json:
-        names = [jar.file_name for jar in wanted]
-        print_json({"folder": str(folder), "jars": names, "fetched": [jar.file_name for jar in fetched]})
-        return
-    say(f"{folder}: {len(wanted)} jars, {len(fetched)} of them fetched now, all with the known SHA-256", err=False)
-    if folder != default_folder():
-        say(f"`deduper run` uses them with {VARIABLE}={folder}", err=False)
-
-
 @command(app, "doctor", *BASIC, ExitCode.UNHEALTHY)
 def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
     """Check whether a job can start, by the checks of `run` itself; safe beside a running job."""

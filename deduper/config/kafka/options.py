@@ -1,8 +1,8 @@
-"""Spark's `kafka.*` options, which are those of Kafka's Java client, as librdkafka wants them.
+"""Options `kafka.*`, which are those of Kafka's Java client, as librdkafka wants them.
 
-One set of options serves the source, Spark's sink and the exactly-once sink, though librdkafka has other names for
-some, reads PEM where Java reads key stores, and has no JAAS. An option without a translation is refused with advice,
-never left out: a client that leaves out a security option connects in clear text.
+One set of options serves all clients, though librdkafka has other names for some, reads PEM where Java reads key
+stores, and has no JAAS. An option without a translation is refused with advice, never left out: a client that leaves
+out a security option connects in clear text.
 
 `librdkafka.*` options go to librdkafka as they are and win. Options with neither prefix are for Spark alone.
 """
@@ -53,6 +53,14 @@ _OURS = {
     "partitioner.class": "keys go to the partitions of Kafka's default partitioner",
     "acks": "transactions require all",
 }
+
+_OF_CONSUMERS = {"check.crcs", "client.rack", "fetch.max.bytes", "max.partition.fetch.bytes"}
+"""Options of consumers that both clients have."""
+_IGNORED_IN_READING = {
+    *("default.api.timeout.ms", "heartbeat.interval.ms", "isolation.level", "max.poll.interval.ms", "max.poll.records"),
+    *("fetch.max.wait.ms", "fetch.min.bytes", "request.timeout.ms", "session.timeout.ms"),
+}
+"""Options that change nothing of what a consumer reads; it has values of its own for those of fetches."""
 
 # librdkafka's security options. Any other option of Java's with such a name would be lost, so it is refused.
 _SECURITY = ("security.", "ssl.", "sasl.")
@@ -118,7 +126,7 @@ def librdkafka_options(bootstrap_servers: str, options: Mapping[str, str]) -> di
         native_name = _RENAMED.get(name, name)
         if native_name.startswith(_SECURITY) and native_name not in _KNOWN_SECURITY:
             raise KafkaOptionsError(
-                "does not exist in librdkafka, which the job uses beside Spark's own client",
+                "does not exist in librdkafka, which the job uses",
                 f"remove it, or write the `{_NATIVE}` option of the same meaning",
                 option=_JAVA + name,
             )
@@ -133,6 +141,24 @@ def connection_options(options: Mapping[str, str]) -> dict[str, str]:
         for name, value in options.items()
         if name.removeprefix(_JAVA).removeprefix(_NATIVE).startswith(_CONNECTING)
     }
+
+
+def reading_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source's consumer beside those by which it finds its brokers.
+
+    Raises:
+        KafkaOptionsError: one of them only Java's client has.
+    """
+    made = {}
+    for name, value in options.items():
+        bare = name.removeprefix(_JAVA).removeprefix(_NATIVE)
+        if bare.startswith(_CONNECTING) or bare in _IGNORED_IN_READING or bare in _IGNORED:
+            continue
+        if name.startswith(_JAVA) and bare not in _OF_CONSUMERS:
+            advice = f"remove it, or write the `{_NATIVE}` option of the same meaning"
+            raise KafkaOptionsError("is an option of Java's client alone, which no job uses", advice, option=name)
+        made[bare] = value
+    return made
 
 
 def _login(java: Mapping[str, str]) -> dict[str, str]:
@@ -196,7 +222,7 @@ def _need_pem(store: str, kind: str | None, location: str, *, also: tuple[str, .
             f"is {location}, a key store of type {kind}, which librdkafka cannot read",
             f"make a PEM file of it (keytool -importkeystore -srckeystore {location} -destkeystore s.p12 "
             "-deststoretype PKCS12; openssl pkcs12 -in s.p12 -out s.pem), and write "
-            f"`kafka.ssl.{store}.type: PEM` too; Spark reads it as well",
+            f"`kafka.ssl.{store}.type: PEM` too",
             option=f"kafka.ssl.{store}.location",
         )
     return kind

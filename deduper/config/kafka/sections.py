@@ -211,17 +211,6 @@ class KafkaSource(Section):
         return topic in self.topics
 
     @property
-    def subscription(self) -> dict[str, str]:
-        """The options by which Spark's connector finds the topics."""
-        if self.topic_pattern is None and self.data_loss == "fail":
-            return {"subscribe": ",".join(self.topics)}
-        if self.topic_pattern is None:
-            # As a pattern, because then Spark continues when one of them is deleted.
-            return {"subscribePattern": f"^(?:{'|'.join(re.escape(topic) for topic in self.topics)})$"}
-        # One part of Spark looks for the pattern anywhere in a topic's name, another wants it to be the whole name.
-        return {"subscribePattern": f"^(?:{self.topic_pattern})$"}
-
-    @property
     def place(self) -> str:
         """The source of the records, for messages."""
         what = f"topics {self.topic_pattern}" if self.topic_pattern is not None else ", ".join(self.topics)

@@ -1,7 +1,4 @@
-"""The kinds of values that only Kafka's settings have: brokers, topics, offsets, options; see `config.values`.
-
-A text that Kafka's two clients, Java's inside Spark and librdkafka, would read differently is refused.
-"""
+"""The kinds of values that only Kafka's settings have: brokers, topics, offsets, options; see `config.values`."""
 
 from __future__ import annotations
 
@@ -123,20 +120,9 @@ DedupHeaders = Annotated[
 """Headers to add to a record, each once."""
 
 
-# Python must read a pattern as Java does, because each side asks its own cluster client for the topics. The part that
-# both read alike is far more than names of topics need; the rest is refused.
-_BOTH_ESCAPES = "dDwWsSbB"
-_QUANTIFIER = re.compile(r"\{[0-9]{1,9}(,[0-9]{0,9})?\}")
-_GROUP = re.compile(r"\(\?(:|=|!|<=|<!|i\)|i:)")
-
-
 def _read_pattern(value: object) -> object:
     if not isinstance(value, str) or not value.strip():
         raise refusal(f"`{shown(value)}` is not a regular expression", "write one such as `clicks-.*`")
-    offset = _first_unlike(value)
-    if offset is not None:
-        what = f"`{value[offset : offset + 2]}` has different meanings in Java and Python, which both read the pattern"
-        raise refusal(what, "write the pattern without it: `.`, `*`, `+`, `?`, `|`, ( ) and [ ] will do", offset=offset)
     try:
         re.compile(value)
     except re.error as error:
@@ -147,48 +133,10 @@ def _read_pattern(value: object) -> object:
     return value
 
 
-def _first_unlike(pattern: str) -> int | None:
-    """Offset of the first part that Java and Python read differently; None if both accept it, or refuse it, alike."""
-    position, is_in_class = 0, False
-    while position < len(pattern):
-        character, rest = pattern[position], pattern[position:]
-        width = 1
-        if character == "\\":
-            width = 2
-            escaped = rest[1:2]
-            # In a class, \\b is a backspace in Python and an error in Java.
-            if escaped.isalnum() and (escaped not in _BOTH_ESCAPES or (is_in_class and escaped in "bB")):
-                return position
-        elif is_in_class:
-            if character == "[" or rest.startswith(("&&", "--", "||", "~~")):
-                return position
-            is_in_class = character != "]"
-        elif character == "[":
-            # A bracket that closes at once is a character to Python.
-            width = 2 if rest.startswith("[^") else 1
-            if rest[width : width + 1] == "]":
-                return position
-            is_in_class = True
-        elif character == "{":
-            found = _QUANTIFIER.match(rest)
-            if found is None:
-                return position
-            width = found.end()
-        elif rest.startswith("(?"):
-            found = _GROUP.match(rest)
-            if found is None:
-                return position
-            width = found.end()
-        elif ord(character) > 127 or character.isspace():
-            return position  # no name of a topic has it
-        position += width
-    return None
-
-
 Pattern = Annotated[
     str, BeforeValidator(_read_pattern), WithJsonSchema({"type": "string", "x-kind": "regular expression"})
 ]
-"""A regular expression that is the same to Python and to Java; it must match the whole name of a topic."""
+"""A regular expression, Python's; it must match the whole name of a topic."""
 
 
 _STARTING_ADVICE = 'write `earliest`, `latest`, `{time: "2025-03-01T00:00:00Z"}` or `{clicks: {"0": 12}}`'
@@ -307,11 +255,11 @@ _OF_BOTH = {
     "enable.idempotence": _ONCE,
     "transactional.id": "remove it: the job makes it from its name, the store, the port and the slot",
     "acks": "remove it: all replicas acknowledge",
-    "interceptor.classes": "remove it: Spark does not allow it",
+    "interceptor.classes": "remove it: they are of Java's client",
 }
 _OF_SOURCE = _OF_BOTH | {
     "group.id": "write `group`",
-    "group.instance.id": "remove it: Spark sets it",
+    "group.instance.id": "remove it: the job joins no group",
     "auto.offset.reset": "write `starting_offsets`",
     "enable.auto.commit": "write `group`: offsets are committed after each window",
     "subscribe": "write `topics`",
@@ -370,7 +318,7 @@ def _option(name: str, value: object, ours: Mapping[str, str]) -> str:
     if name != name.lower():
         raise refusal("is not a Kafka option", f"write it in small letters: `{name.lower()}`", at=(name,), at_key=True)
     if name.startswith("kafka.") and bare in _NATIVE_ALONE:
-        what = "is librdkafka's name, which Spark's client would ignore"
+        what = "is librdkafka's name, and no option of Kafka's"
         raise refusal(what, f"write {_NATIVE_ALONE[bare]}", at=(name,), at_key=True)
     if value is None:
         raise refusal("has no value", "write a value, or remove the line", at=(name,), at_key=True)

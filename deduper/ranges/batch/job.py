@@ -17,12 +17,11 @@ from deduper.columns import parse_columns
 from deduper.config.problems import suggestion
 from deduper.errors import UsageError
 from deduper.ranges.batch.plain_files import run_plain
-from deduper.ranges.batch.plain_sides import OnlySpark, listed
+from deduper.ranges.batch.plain_sides import OnlySpark, files_below, listed
 from deduper.ranges.batch.report import Report
 from deduper.ranges.batch.settings import InputFiles, RangeJob
-from deduper.tasks.readers.plain_file import NotPlain
-from deduper.tasks.readers.text import first_line
-from deduper.text.csv_header import header_fault
+from deduper.tasks.readers.plain_file import FileFault
+from deduper.tasks.readers.text import fault_of_header
 
 logger = logging.getLogger(__name__)
 
@@ -71,16 +70,11 @@ def _require_places(job: RangeJob) -> None:
 def _require_headers(side: Literal["events", "ranges"], files: InputFiles) -> None:
     """Fields are columns by their order: under another header each column would have the values of another."""
     declared = [column.name for column in parse_columns(files.columns or "")]
-    found = [files.path] if files.path.is_file() else sorted(files.path.rglob("*"))
-    for file in found:
-        below = file.relative_to(files.path).parts
-        if not file.is_file() or any(part.startswith(("_", ".")) for part in below):
-            continue
+    for file in files_below(files.path):
         try:
-            line = first_line(str(file))
-        except NotPlain:
+            fault = fault_of_header(file, declared, ",")
+        except FileFault:
             continue  # whoever reads its records says why it cannot be read
-        fault = None if line is None else header_fault(line, declared, ",")
         if fault is not None:
             raise UsageError(
                 f"{side}.schema: {file}: {fault}; declare the columns in the order of the files, by their names, or "

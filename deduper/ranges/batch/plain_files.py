@@ -25,7 +25,7 @@ from deduper.ranges.batch.plain_sides import GoodRows, OnlySpark, Piece, Side, s
 from deduper.ranges.batch.report import Report, plan_text
 from deduper.ranges.batch.settings import OutputFiles, RangeJob
 from deduper.ranges.batch.work import Work
-from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
+from deduper.tasks.readers.plain_file import FileFault
 
 _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
 _SHARE_OF_MEMORY = 4
@@ -182,7 +182,7 @@ def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], No
                 raise OnlySpark(_NO_ROWS)
             if rows != read or plain.asked.rows not in (None, read):
                 raise IntegrityError(f"{read} {job.per}s read of {plain.asked.rows or read}, {rows} rows written")
-    except (NotPlain, UnreadableFile) as exc:
+    except FileFault as exc:
         raise OnlySpark(str(exc)) from exc
     return Report(job.per, indexed_rows, None, 0, rows, {})
 

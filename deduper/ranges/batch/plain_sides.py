@@ -21,12 +21,10 @@ from deduper.ranges.aggregate.points import as_points
 from deduper.ranges.batch.settings import InputFiles
 from deduper.ranges.batch.work import ID_HI, ID_LO
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
-from deduper.tasks.readers.parquet import opened_parquet, require_plain
-from deduper.tasks.readers.plain_file import reading
+from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.text import parsed_lines, require_lines
 from deduper.text.format import TextFormat
 
-_BATCH_ROWS = 1 << 16
 _LEAST_ROWS = 1 << 17
 _PIECES_A_CORE = 4
 
@@ -90,13 +88,15 @@ class ParquetSide:
         groups: list[tuple[str, int, int]] = []
         text_bytes = 0
         for path in paths:
-            with opened_parquet(path) as opened, reading(path):
-                fields = [field for field in opened.schema_arrow if names is None or field.name in names]
+            with opened_parquet(path) as opened:
+                if opened.calendar.is_old:
+                    raise OnlySpark(f"{path}: its times may be of the old calendar")
+                fields = [field for field in opened.schema if names is None or field.name in names]
                 found = tuple(_column(path, field) for field in fields)
-                require_plain(opened, path, found)
+                opened.columns(found)
                 if found != (columns or found) or (names is not None and {one.name for one in found} != set(names)):
                     raise OnlySpark(f"{path}: its columns are not those of the other files")
-                columns, footer = found, opened.metadata
+                columns, footer = found, opened.footer
                 for number in range(footer.num_row_groups):
                     group = footer.row_group(number)
                     groups.append((path, number, group.num_rows))
@@ -105,20 +105,22 @@ class ParquetSide:
         return cls(columns or (), _pieces(groups, cores), text_bytes if has_texts else 0)
 
     def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece with these columns."""
+        """The rows of a piece with these columns.
+
+        Raises:
+            OnlySpark: a value is none of its type.
+        """
         wanted = [column for column in self.columns if column.name in names]
         with opened_parquet(piece.path) as opened:
-            read = opened.iter_batches(
-                _BATCH_ROWS,
-                row_groups=list(piece.groups),
-                columns=[column.name for column in wanted],
-                use_threads=False,
-            )
-            while True:
-                with reading(piece.path):
-                    if (batch := next(read, None)) is None:
-                        return
-                    arrays = [batch[column.name].cast(column.arrow) for column in wanted]
+            stored = opened.columns(wanted)
+            for batch in opened.batches([column.name for column in wanted], piece.groups):
+                arrays = []
+                for column, of_file in zip(wanted, stored, strict=True):
+                    assert of_file is not None
+                    values, faults = of_file.read(batch[column.name], column.arrow)
+                    if faults is not None:
+                        raise OnlySpark(f"{piece.path}: {column.name} has a value that is none")
+                    arrays.append(values)
                 yield pa.RecordBatch.from_arrays(arrays, [column.name for column in wanted])
 
 
@@ -139,7 +141,7 @@ class TextSide:
 
     @classmethod
     def of(cls, files: InputFiles) -> TextSide:
-        """Raises OnlySpark: a column is of a type that only Spark reads; NotPlain: so is a file."""
+        """Raises OnlySpark: a column is of a type that only Spark reads; UnreadableFile: no reader can read a file."""
         columns = parse_columns(files.columns or "")
         for column in columns:
             if not column.type.is_scalar or "." in column.name:
@@ -147,9 +149,7 @@ class TextSide:
         pieces = tuple(map(Piece, listed(files.path)))
         for piece in pieces:
             require_lines(piece.path, Path(piece.path).stat().st_size)
-        is_csv = files.format == "csv"
-        text = TextFormat(tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE], "," if is_csv else None)
-        return cls(text, pieces, is_csv and files.header)
+        return cls(text_format(files), pieces, files.format == "csv" and files.header)
 
     def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of a piece with these columns.
@@ -164,11 +164,18 @@ class TextSide:
             yield pa.RecordBatch.from_arrays([parsed.columns[number] for number in wanted], list(wanted.values()))
 
 
+def text_format(files: InputFiles) -> TextFormat:
+    """What a line of files of CSV or JSON holds."""
+    columns = tuple(map(DeclaredColumn.of, parse_columns(files.columns or "")))
+    return TextFormat(columns, FIXED_BY_STORE[TIME_ZONE], "," if files.format == "csv" else None)
+
+
 def side_of(files: InputFiles, cores: int) -> Side:
     """The side of a job.
 
     Raises:
-        OnlySpark, NotPlain: Spark has to read it.
+        OnlySpark: Spark has to read it.
+        FileFault: a file cannot be read.
     """
     if files.format != "parquet":
         return TextSide.of(files)
@@ -195,10 +202,20 @@ def listed(path: Path) -> list[str]:
     return [str(entry) for entry in found]
 
 
+def files_below(path: Path) -> list[str]:
+    """The file, or all files of a folder and the folders below, without hidden names."""
+    if path.is_file():
+        return [str(path)]
+    found = (entry for entry in sorted(path.rglob("*")) if entry.is_file())
+    return [
+        str(entry) for entry in found if not any(part.startswith(("_", ".")) for part in entry.relative_to(path).parts)
+    ]
+
+
 def _column(path: str, field: pa.Field) -> DeclaredColumn:
-    """As Spark would have a column of these types, of which `require_plain` decides if that is so."""
+    """As Spark would have a column of these types."""
     found = field.type
-    if pa.types.is_timestamp(found):
+    if pa.types.is_timestamp(found) and found.unit != "ns":
         found = pa.timestamp("us", found.tz and "UTC")
     elif pa.types.is_large_string(found) or pa.types.is_large_binary(found):
         found = pa.string() if pa.types.is_large_string(found) else pa.binary()

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from deduper.ranges.batch.plain_sides import GoodRows, OnlySpark, ParquetSide, Piece
 from deduper.ranges.batch.work import ID_HI, ID_LO
 from deduper.spark_promises import is_this_machine
-from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
+from deduper.tasks.readers.plain_file import FileFault
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def rows_of_scan(
         if table.num_rows != side.rows:
             raise OnlySpark("files have other rows than their footers say")
         return table
-    except (OnlySpark, NotPlain, UnreadableFile, OSError) as exc:
+    except (OnlySpark, FileFault, OSError) as exc:
         logger.info("Spark reads the rows of the index: %s", exc)
         return None
 

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from deduper.columns import parse_columns
-from deduper.config.files import FilesSource
-from deduper.core.verdict import Admission
 from deduper.errors import DeduperError, IntegrityError
 from deduper.ranges.batch.bad_rows import is_bad_row
 from deduper.ranges.batch.frames import RangeAggregates, range_aggregate
 from deduper.ranges.batch.outputs import written_whole
+from deduper.ranges.batch.plain_sides import files_below, text_format
 from deduper.ranges.batch.report import Report, plan_text
 from deduper.ranges.batch.settings import InputFiles, RangeJob
-from deduper.sources.parsing import CHANGED, LINE, ROW, file_parsing, record_column
 from deduper.spark.failures import cannot_write, plain_cause, raised_in_worker
 from deduper.spark.schemas import spark_schema
 from deduper.spark.session import end_session, start_session
-from deduper.tasks.layout import ADMISSION, ORDER, RAW
+from deduper.tasks.readers.raw_text import texts_of
+from deduper.tasks.readers.text import parsed_lines
 
 _MALFORMED = "__range_job_malformed"
 _ERROR_COLUMNS = "side string, reason string, record string"
@@ -88,20 +90,23 @@ def _read(session: SparkSession, files: InputFiles) -> DataFrame:
 
 def _records(session: SparkSession, files: InputFiles) -> DataFrame:
     """Lines of text as a source of the deduper reads them, and the text of those that are no records."""
+    columns = parse_columns(files.columns or "")
+    text = text_format(files)
+    schema = spark_schema(columns, T.StructField(_MALFORMED, T.StringType()))
     has_header = files.format == "csv" and files.header
-    source = FilesSource(
-        format="files", path=str(files.path), file_format=files.format, schema=files.columns or "", header=has_header
-    )
-    # One task reads a file from beginning to end, and no other, so that its number of a row is the file's.
-    row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
-    lines = session.read.format("text").option("lineSep", "\n").load(str(files.path))
-    rows = lines.select(
-        F.col("value").alias(LINE), row.alias(ROW), F.lit(False).alias(CHANGED), F.lit(0).cast("bigint").alias(ORDER)
-    )
-    parsed = file_parsing(session, source).of(rows.where(F.col(ROW) > 0) if has_header else rows)
-    columns = (record_column(one).alias(one.name) for one in source.parsed_columns)
-    malformed = F.when(F.col(ADMISSION) != int(Admission.ADMITTED), F.col(RAW))
-    return parsed.select(*columns, malformed.alias(_MALFORMED))
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch.column(0).to_pylist():
+                for some, parsed in parsed_lines(path, text, range(len(columns)), header=has_header):
+                    bad = parsed.malformed | parsed.invalid_utf8
+                    texts = texts_of(some.data, some.starts, some.ends, ~parsed.invalid_utf8, bad)
+                    fields = [pc.if_else(pa.array(bad), None, parsed.columns[number]) for number in range(len(columns))]
+                    yield pa.RecordBatch.from_arrays([*fields, texts], schema.names)
+
+    paths = files_below(files.path)
+    rows = session.createDataFrame([(path,) for path in paths], "path string").repartition(max(1, len(paths)))
+    return rows.mapInArrow(read, schema)
 
 
 def _write(

@@ -182,13 +182,8 @@ class StreamJob(OwnFile):
     @model_validator(mode="after")
     def _inputs_are_of_scalars(self) -> StreamJob:
         for side, source in self._topic_inputs.items():
-            if source.value.format == "avro":
-                what = "Spark decodes `avro` for a job, and a stream has no Spark"
-                write = (
-                    "write json, csv or text; or let the job write files, and `{format: parquet, path: unique}` here"
-                )
-                raise refusal(what, write, at=(side, "value", "format"))
-            _require_scalars(source.parsed_columns, (side, "value", "schema"))
+            written = "avro_schema" if source.value.format == "avro" else "schema"
+            _require_scalars(source.parsed_columns, (side, "value", written))
         return self
 
     @model_validator(mode="after")

@@ -1,26 +1,21 @@
-"""Batches of files: which files are new, and which reader reads each.
-
-`sources.files.unreadable` finds the files that cannot be read.
-"""
+"""Batches of files: which files are new, and what a window has of each."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from bucket_store.log.sources_file import GONE
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.errors import SourceAwayError
-from deduper.sources.files.file_ways import file_ways
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import Listing
-from deduper.sources.files.seen_folders import is_of_entry
+from deduper.sources.files.seen_folders import SeenFolders, is_of_entry
 from deduper.sources.files.source_file import (
     ListedFile,
     SourceFile,
@@ -29,25 +24,26 @@ from deduper.sources.files.source_file import (
     stat,
     stat_files,
 )
-from deduper.sources.files.unreadable import read_apart
-from deduper.sources.files.window_files import WindowFiles
-from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun
-from deduper.tasks.read import ReadReceipt, ReadTask
-from deduper.tasks.readers.reading_tasks import PlainReading, read_part
+from deduper.sources.protocol import BatchPartition, Parts
+from deduper.tasks.readers.plain_file import Fault, FileChanged, FileFault, FilePart, UnreadableFile
+from deduper.tasks.readers.reading_tasks import FileReading, PartRead, read_file
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class FileBatch(WindowFiles):
-    """The files of a window, which read themselves.
+class FileBatch:
+    """The files of a window, in source order: modification time, then path. An ordinal is a file's place there.
 
-    `folder` is the folder of the source that the commit record names, if another one than it has now. `reading` reads
-    plain files; None where Spark reads all.
+    `seen` are the folders that the files were listed in. `folder` is the
+    folder of the source that the commit record names, if another one than it has now.
     """
 
+    source: FilesSource
+    files: tuple[SourceFile, ...]
+    reading: FileReading
+    seen: SeenFolders = field(default_factory=SeenFolders, compare=False)
     folder: str | None = None
-    reading: PlainReading | None = None
 
     @cached_property
     def partitions(self) -> tuple[BatchPartition, ...]:
@@ -65,39 +61,23 @@ class FileBatch(WindowFiles):
     def is_known_by_digests(self) -> bool:
         return True
 
-    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
-        """Each file by the reader that suits it; error tuples last, when all of them are known."""
-        ways = file_ways(self, self.reading)
-        batch = self.with_errors(Admission.FILE_UNREADABLE, ways.unreadable)
-        batch = batch.with_errors(Admission.FILE_HEADER, ways.misheaded)
-        receipts, rows, by_spark = [], 0, dict(ways.by_spark)
-        if self.reading is not None:
-            are_all_plain = not ways.by_spark and not batch.errors
-            found = run.plain(partial(read_part, self.reading), ways.parts, task, are_all=are_all_plain)
-            for part, of_part in zip(ways.parts, found, strict=True):
-                if of_part.refusal is not None:
-                    by_spark[part.ordinal] = of_part.refusal
-                receipts += [] if of_part.receipt is None else [of_part.receipt]
-                rows += of_part.rows
-            if by_spark:
-                logger.info(
-                    "%d of %d files are read by Spark: %s", len(by_spark), len(self.files), min(by_spark.items())[1]
-                )
+    def records(self) -> Parts[FilePart]:
+        return Parts(partial(read_file, self.reading), self._parts)
 
-        def read(files: WindowFiles, ordinals: Sequence[int]) -> tuple[list[ReadReceipt], int]:
-            return run.by_spark(files.tuples(run.session, ordinals), task)
+    def as_read(self, found: Sequence[PartRead]) -> FileBatch:
+        """The batch with the files that have left as error tuples.
 
-        file_on_hosts = partial(run.file_on_hosts, task=task)
-        batch, results = read_apart(batch, sorted(by_spark), file_on_hosts, read)
-        if batch.errors:
-            results.append(read(batch, batch.errors))
-        for more, counted in results:
-            receipts += more
-            rows += counted
-        return BatchRead(batch, receipts, rows)
+        Raises:
+            SourceAwayError: the fault may be that of a file's folder.
+        """
+        batch = self
+        for part, read in zip(self._parts, found, strict=True):
+            if read.fault is not None and self.files[part.ordinal].admission is Admission.ADMITTED:
+                batch = batch._with_fault(part.ordinal, read.fault)
+        return batch
 
     def after_failure(self, error: Exception) -> FileBatch:
-        raise error  # one over a file has come no further than `sources.files.unreadable`
+        raise error  # one over a file is a fault of it
 
     def confirmed(self, rows: Mapping[int, int]) -> FileBatch:
         del rows  # a file that changed or vanished while it was read has failed in the read itself
@@ -105,6 +85,38 @@ class FileBatch(WindowFiles):
 
     def extra(self) -> dict[str, Any]:
         return {FOLDER: self.folder or str(self.source.folder)}
+
+    @cached_property
+    def _parts(self) -> list[FilePart]:
+        """The files for reading tasks, without those that have no rows."""
+        parts = (self._part(ordinal, file) for ordinal, file in enumerate(self.files))
+        return [part for part in parts if part is not None]
+
+    def _part(self, ordinal: int, file: SourceFile) -> FilePart | None:
+        if file.admission is not Admission.ADMITTED:
+            return FilePart.with_fault(file, ordinal, Fault(file.admission, file.problem))
+        try:
+            return self.reading.part(ordinal, file)
+        except FileChanged:
+            return FilePart.of(file, ordinal, file.size_bytes, {})  # its task finds that, too
+        except FileFault as exc:
+            fault = Fault(exc.admission, str(exc))
+        except (OSError, MemoryError, ImportError):
+            raise  # over the machine
+        except Exception as exc:  # noqa: BLE001 - no file may end the job
+            fault = Fault(UnreadableFile.admission, f"{type(exc).__name__}: {exc}")
+        return FilePart.with_fault(file, ordinal, fault)
+
+    def _with_fault(self, ordinal: int, fault: Fault) -> FileBatch:
+        file = self.files[ordinal]
+        if fault.admission is not Admission.FILE_MISSING:
+            self.seen.require_readable(file.path)
+        elif not self.seen.is_gone(file.path):
+            raise SourceAwayError(f"{file.path}: it is away now and then")
+        admission, text = fault
+        logger.warning("%s leaves by the error port as %s: %s", file.name, admission.reason, shown(text))
+        files = (*self.files[:ordinal], file.as_error(admission, text), *self.files[ordinal + 1 :])
+        return replace(self, files=files)
 
 
 class Known(Protocol):
@@ -123,14 +135,10 @@ class Known(Protocol):
 
 
 class FileBatches:
-    """The files source of a job: its new files, in windows of `max_files_per_batch`. `reading`: see `FileBatch`."""
+    """The files source of a job: its new files, in windows of `max_files_per_batch`."""
 
-    def __init__(
-        self, source: FilesSource, known: Known, reading: PlainReading | None = None, expiry: str | None = None
-    ) -> None:
-        """`expiry`: the column of the expiry key."""
+    def __init__(self, source: FilesSource, known: Known, reading: FileReading) -> None:
         self._source = source
-        self._expiry = expiry
         self._reading = reading
         self.known = known
         self._listing = Listing(source)
@@ -188,9 +196,9 @@ class FileBatches:
             files = stat_files(taken, self._listing.seen)
             emptied = {file.path for file in files if not file.size_bytes and file.admission is Admission.ADMITTED}
             self._empty += emptied
-            left = tuple(_refused(file, self._source) for file in files if file.path not in emptied)
+            left = tuple(file for file in files if file.path not in emptied)
             if left:
-                return FileBatch(self._source, left, self._listing.seen, self._expiry, self.known.folder, self._reading)
+                return FileBatch(self._source, left, self._reading, self._listing.seen, self.known.folder)
         return None
 
     def _looked_at(self, path: str) -> ListedFile | None:
@@ -217,21 +225,3 @@ class FileBatches:
             self._listing.seen.require(path)
         self._passed_over.discard(path)
         return found
-
-
-_CUT_IN_SILENCE = (".snappy", ".lz4")
-_LEAST_BZ2_BYTES = 14
-
-
-def _refused(file: SourceFile, source: FilesSource) -> SourceFile:
-    """The file, as an error when Spark would read a part of it without a word, were it cut off."""
-    if not source.is_text or file.admission is not Admission.ADMITTED:
-        return file
-    suffix = Path(file.path).suffix.lower()
-    if suffix in _CUT_IN_SILENCE:
-        problem = f"where a {suffix} file was cut off cannot be seen: write it as .gz, .zst or .bz2"
-    elif suffix == ".bz2" and file.size_bytes < _LEAST_BZ2_BYTES:
-        problem = f"a .bz2 file of {file.size_bytes} bytes is cut off"
-    else:
-        return file
-    return file.as_error(Admission.FILE_UNREADABLE, f"{file.path}: {problem}")

@@ -2,7 +2,7 @@
 
 - Files that were judged before are not even opened.
 - A file that vanished or cannot be read becomes one error tuple, and the others are read without it.
-- `_metadata` of every row can be held against what was listed: a file that changed since leaves by the error port.
+- The records of a file that has changed since it was listed leave by the error port.
 """
 
 from __future__ import annotations
@@ -10,20 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import stat as modes
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote
 
 from deduper.config.files import FilesSource
 from deduper.config.sections import SourceConfig
 from deduper.core.verdict import Admission
 from deduper.errors import SourceAwayError
 from deduper.sources.files.seen_folders import NOT_THERE, SeenFolders
-
-# The signs of a path that Java's URIs take as they are.
-_PLAIN_IN_URIS = "/;:@&=+$,-_.!~*'()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +35,7 @@ class SourceFile:
     """A file of one window.
 
     Time and size are from the moment before the intent. `admission` is ADMITTED unless the file as a whole is an error
-    tuple; `problem` then says why. `laid_out_as` is the path of a file whose layout this one is read by, instead of its
-    own: the folders that give it columns, and the types of its columns.
+    tuple; `problem` then says why, without its path.
     """
 
     path: str
@@ -49,12 +43,6 @@ class SourceFile:
     size_bytes: int
     admission: Admission = Admission.ADMITTED
     problem: str = ""
-    laid_out_as: str | None = None
-
-    @property
-    def uri(self) -> str:
-        """The path as Spark writes it."""
-        return "file://" + "".join(map(_in_uri, self.path))
 
     @property
     def digest(self) -> bytes:
@@ -65,19 +53,9 @@ class SourceFile:
         return source_digest(self.path, self.modified_ms)
 
     @property
-    def spellings(self) -> tuple[str, str]:
-        """The path, as messages show it: plain, or as in the URI."""
-        return self.path, self.uri.removeprefix("file://").removeprefix("file:")
-
-    @property
     def name(self) -> str:
         """The path as the store and the outputs have it."""
         return shown(self.path)
-
-    @property
-    def is_name_text(self) -> bool:
-        """Whether the path is UTF-8: Java, and so Spark, can open no other."""
-        return self.name == self.path
 
     def as_error(self, admission: Admission, problem: str) -> SourceFile:
         """The same file, as one error tuple."""
@@ -123,7 +101,7 @@ def stat_files(listed: Iterable[ListedFile], folders: SeenFolders | None = None)
             files.append(SourceFile(file.path, found.modified_ms, found.size_bytes))
         elif folders.is_gone(file.path):
             gone = SourceFile(file.path, file.modified_ms, 0)
-            files.append(gone.as_error(Admission.FILE_MISSING, f"{file.path}: no such file any more"))
+            files.append(gone.as_error(Admission.FILE_MISSING, "no such file any more"))
         else:
             raise SourceAwayError(f"{file.path}: it is away now and then")
     return sorted(files, key=source_order)
@@ -148,10 +126,3 @@ def stat(path: str) -> ListedFile | None:
 def source_order(file: ListedFile | SourceFile) -> tuple[int, str]:
     """Sorts files as the tuples of a window come: by modification time, then by path."""
     return file.modified_ms, file.path
-
-
-def _in_uri(character: str) -> str:
-    """Java quotes what ASCII does not allow in a path, and of the rest only spaces and controls."""
-    if character < "\x80" or unicodedata.category(character) in ("Zs", "Zl", "Zp", "Cc"):
-        return quote(character, safe=_PLAIN_IN_URIS)
-    return character

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
 
 from confluent_kafka import IsolationLevel
-from pyspark.sql import DataFrame, SparkSession
 
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError, SourceAwayError
@@ -42,12 +41,9 @@ from deduper.kafka.offsets import (
 )
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.fetching import RangePart
-from deduper.sources.kafka.places import OffsetPlaces
-from deduper.sources.kafka.stream import SparkReading
 from deduper.sources.kafka.topic_reading import TopicReading
-from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun, SourceBatch
-from deduper.tasks.read import ReadTask
-from deduper.tasks.readers.reading_tasks import read_part
+from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
+from deduper.tasks.readers.reading_tasks import PartRead, read_part
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +81,10 @@ class OffsetSource(Protocol):
     def wait_for(self, error: Exception) -> None:
         """Wait until a batch that failed may be tried again. Raises as `BrokerWatch.wait_for`."""
 
+    @property
+    def silence_s(self) -> float:
+        """See `RangePart`."""
+
 
 @dataclass(frozen=True)
 class KafkaBatch:
@@ -93,8 +93,7 @@ class KafkaBatch:
     ranges: tuple[OffsetRange, ...]
     ends: Ends
     cluster_id: str
-    reading: SparkReading = field(repr=False, compare=False)
-    plain: TopicReading | None = field(repr=False, compare=False)
+    reading: TopicReading | None = field(repr=False, compare=False)
     sizes: RecordSizes = field(repr=False, compare=False)
     source: OffsetSource = field(repr=False, compare=False)
 
@@ -116,25 +115,26 @@ class KafkaBatch:
     def is_known_by_digests(self) -> bool:
         return False  # `extra` has the judged end of every topic partition
 
-    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
-        """Without Spark where that can be; Spark reads the ranges that are refused."""
-        placing = replace(task, places=OffsetPlaces(self.ranges))
-        if self.plain is None or not self.ranges:
-            return BatchRead(self, *run.by_spark(self.tuples(run.session), placing))
-        found = run.plain(partial(read_part, self.plain), self._parts(), task, are_all=True)
-        receipts = [one.receipt for one in found if one.receipt is not None]
-        rows = sum(one.rows for one in found)
-        self.sizes.learn(sum(receipt.spilled_bytes for receipt in receipts), rows)
-        refused = [taken for taken, one in zip(self.ranges, found, strict=True) if one.refusal is not None]
-        if refused:
-            reason = next(one.refusal for one in found if one.refusal is not None)
-            logger.info("%d of %d ranges are read by Spark: %s", len(refused), len(self.ranges), reason)
-            tuples = self.reading.tuples(run.session, refused)
-            by_spark, counted = run.by_spark(tuples, placing)
-            receipts, rows = receipts + by_spark, rows + counted
-        return BatchRead(self, receipts, rows)
+    def records(self) -> Parts[RangePart]:
+        assert self.reading is not None, "the batch was planned only"
+        return Parts(partial(read_part, self.reading), self.parts)
 
-    def _parts(self) -> list[RangePart]:
+    def as_read(self, found: Sequence[PartRead]) -> KafkaBatch:
+        """The batch itself.
+
+        Raises:
+            SourceAwayError: a range cannot be read now.
+        """
+        away = next((one.away for one in found if one.away is not None), None)
+        if away is not None:
+            raise SourceAwayError(away)
+        spilled = sum(one.receipt.spilled_bytes for one in found if one.receipt is not None)
+        self.sizes.learn(spilled, sum(one.rows for one in found))
+        return self
+
+    @property
+    def parts(self) -> list[RangePart]:
+        """The ranges, as they are fetched."""
         return [
             RangePart(
                 topic=taken.place.topic,
@@ -143,13 +143,10 @@ class KafkaBatch:
                 end=taken.end,
                 ordinal=ordinal,
                 plain_bytes=int((taken.end - taken.start) * self.sizes.record_bytes),
+                silence_s=self.source.silence_s,
             )
             for ordinal, taken in enumerate(self.ranges)
         ]
-
-    def tuples(self, session: SparkSession) -> DataFrame:
-        """The records by Spark's reader."""
-        return self.reading.tuples(session, self.ranges)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
         self.source.wait_for(error)
@@ -171,11 +168,12 @@ class KafkaBatches:
         cluster: KafkaCluster,
         stored: Ends | None,
         watch: BrokerWatch,
-        plain: TopicReading | None = None,
+        reading: TopicReading | None = None,
         until: Offsets | None = None,
         name: str = "source",
     ) -> None:
-        """`stored`: the ends of the last commit, None before the first. `plain`: how records are read without Spark.
+        """`stored`: the ends of the last commit, None before the first. `reading`: how records are read; None
+        for batches that are only planned here.
 
         `until`: the ends to drain to, if they are not those of the beginning.
         `name`: of the source's section, for messages.
@@ -193,8 +191,7 @@ class KafkaBatches:
         self._until: Offsets | None = None
         self._is_recorded = True
         self._latest: Mapping[TopicPartition, int] = {}
-        self._reading = SparkReading(source)
-        self._plain = plain
+        self._reading = reading
         self._sizes = RecordSizes()
 
     @property
@@ -269,6 +266,10 @@ class KafkaBatches:
     def wait_for(self, error: Exception) -> None:
         self._watch.wait_for(error)
 
+    @property
+    def silence_s(self) -> float:
+        return self._watch.silence_s
+
     def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
         ids = self._cluster.topic_ids({taken.place.topic for taken in batch.ranges})
         if any(ids.get(taken.place.topic) != taken.topic_id for taken in batch.ranges):
@@ -291,7 +292,6 @@ class KafkaBatches:
             ends={**self._parked, **found.ends},
             cluster_id=self._cluster.cluster_id,
             reading=self._reading,
-            plain=self._plain,
             sizes=self._sizes,
             source=self,
         )

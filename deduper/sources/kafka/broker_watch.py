@@ -1,7 +1,8 @@
-"""Checks, apart from Spark, that the source's brokers answer: Spark's own clients wait in silence, then fail.
+"""Waits for a source's brokers after a window could not be read, and asks them meanwhile.
 
-After a failure that their absence explains, the work is tried again once they answer, and one line every ten seconds
-reports that they do not. One deadline counts from the first failure to the next window.
+The window is read again once they answer, and one line every ten seconds reports that they do not. One deadline counts
+from the first failure to the next window. They may answer, and still give no records of some partition within the time
+that a fetch waits, to a client that they slow down, for one: each failure makes the next fetch wait twice as long.
 """
 
 from __future__ import annotations
@@ -13,18 +14,16 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 
 from deduper.config.kafka.sections import KafkaSource
-from deduper.errors import StopRequested
+from deduper.errors import SourceAwayError, StopRequested
 from deduper.kafka.client import source_admin
 from deduper.kafka.error_actions import error_of
 from deduper.kafka.errors import BrokerUnavailableError
-from deduper.kafka.retry import ThrottledLog
-from deduper.kafka.spark_failures import may_pass
-from deduper.spark.failures import innermost_cause
+from deduper.kafka.retry import NOTHING_LOST, ThrottledLog
+from deduper.sources.kafka.fetching import SILENCE_S
 
 _ANSWER_S = 1.0
 _PAUSE_S = 0.5
-_LONGEST_TRY_S = 300.0
-"""Spark may take so long to fail again: its clients wait for two minutes, more than once."""
+_LONGEST_SILENCE_S = 120.0
 
 
 class BrokerWatch:
@@ -41,7 +40,10 @@ class BrokerWatch:
         ask: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        name: str = "source",
     ) -> None:
+        """`name` is that of the source's section, for messages."""
+        self._name = name
         self._deadline_s = source.deadline / 1_000_000
         self._stop = stop or threading.Event()
         self._ask = ask or _asking(source)
@@ -51,30 +53,23 @@ class BrokerWatch:
         self._lock = threading.Lock()
         self._silent_since: float | None = None
         self._failing_since: float | None = None
-        self._last_failure = clock()
+        self.silence_s = SILENCE_S
+        """How long a fetch waits for a record."""
 
-    def is_over(self, failure: Exception) -> bool:
+    def is_over(self, failure: SourceAwayError) -> bool:
         """After a failure: whether to try again now. If not, it pauses first, and is called again.
 
         Raises:
-            Exception: `failure` itself, when the brokers did not cause it.
             BrokerUnavailableError: they have been away, or the same has failed, for longer than the deadline.
         """
-        if not may_pass(failure):
-            raise failure
         with self._lock:
-            now = self._clock()
-            # Long after the last failure this is a new one: a topic may have had no records for a window since.
-            is_another = self._silent_since is None and now - self._last_failure > self._deadline_s + _LONGEST_TRY_S
-            if self._failing_since is None or is_another:
-                self._failing_since = now
-            self._last_failure = now
+            if self._failing_since is None:
+                self._failing_since = self._clock()
             reason = self._is_silent()
             waited = self._clock() - self._failing_since
             if waited >= self._deadline_s:
                 raise BrokerUnavailableError(
-                    f"source: waited {waited:.0f} s for the brokers: {reason or innermost_cause(failure)}; nothing is "
-                    "lost: bring the brokers back and start the job again"
+                    f"{self._name}: waited {waited:.0f} s for the brokers: {reason or failure}{NOTHING_LOST}"
                 ) from failure
             self._sleep(_PAUSE_S)
             return reason is None
@@ -84,15 +79,19 @@ class BrokerWatch:
 
         Raises:
             StopRequested: a stop was requested: nothing of the batch is committed.
-            Exception: see `is_over`.
+            BrokerUnavailableError: see `is_over`.
+            Exception: `failure` itself, when brokers are no reason for it.
         """
+        if not isinstance(failure, SourceAwayError):
+            raise failure
         while not self.is_over(failure):
             if self._stop.is_set():
                 raise StopRequested("a stop was requested while the brokers were away") from failure
+        self.silence_s = min(2 * self.silence_s, _LONGEST_SILENCE_S)
 
     def progressed(self) -> None:
         """A window was judged: the deadline begins again."""
-        self._failing_since = None
+        self._failing_since, self.silence_s = None, SILENCE_S
 
     def _is_silent(self) -> str | None:
         """Check once; the reason when there is no answer, which is logged."""
@@ -107,7 +106,7 @@ class BrokerWatch:
             # The first second of a fault is not worth a line.
             if waited >= 1:
                 self._reporter.warn(
-                    f"source: the brokers have not answered for {waited:.0f} s ({reason}); retrying, gives up "
+                    f"{self._name}: the brokers have not answered for {waited:.0f} s ({reason}); retrying, gives up "
                     f"after {self._deadline_s:.0f} s"
                 )
             return reason

@@ -2,8 +2,10 @@
 
 The window's offsets are planned, so the fetch knows where it ends. Not every offset has a record: transactions
 leave marks, compaction leaves holes. So a fetch is over at a record beyond the end, or when the client reports that the
-partition has been read so far. It gives records in the order of their offsets, or nothing more: whatever is
-unusual (an error of the client, silence, an offset that is gone) ends it, and Spark reads the range.
+partition has been read so far. It gives records in the order of their offsets, or nothing more. Silence, an error of
+the client that may pass, an offset or a topic that is gone, records out of order: each ends the fetch, and the window
+begins again once the brokers answer, compared with what they hold then. Records out of order are among them, because a
+leader that has lost some makes the client go back: the comparison finds the loss.
 
 A process keeps its consumer from window to window. It is in no group: offsets are assigned, none is committed.
 """
@@ -20,14 +22,15 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from deduper.errors import DeduperError, IntegrityError, SourceAwayError
+from deduper.kafka.error_actions import error_of, reading_error
 from deduper.kafka.quiet import QUIET
 from deduper.sources.kafka.partition_queue import MOST_RECORDS, OFFSET, Event, PartitionQueue
-from deduper.tasks.readers.plain_file import NotPlain
 
 _MOST_BYTES: Final = 16 << 20
 _STEP_MS: Final = 50
-_SILENCE_S: Final = 10.0
-"""A fetch without any record for so long is left to Spark, which waits longer and reports why."""
+SILENCE_S: Final = 10.0
+"""A fetch without any record for so long is given up, until the brokers answer."""
 
 _READING: Final = {
     "enable.auto.commit": False,
@@ -43,13 +46,14 @@ _READING: Final = {
 }
 _HARMLESS: Final = (KafkaError.GROUP_AUTHORIZATION_FAILED,)
 """The client asks for its group's coordinator, and needs no answer."""
+_DAMAGED: Final = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
 
 
 @dataclass(frozen=True, slots=True)
 class RangePart:
     """The offsets [start, end) of a topic partition, the source partition `ordinal` of a window.
 
-    Its records take about `plain_bytes`.
+    Its records take about `plain_bytes`. A fetch is given up after `silence_s` without a record.
     """
 
     topic: str
@@ -58,6 +62,7 @@ class RangePart:
     end: int
     ordinal: int
     plain_bytes: int
+    silence_s: float = SILENCE_S
 
     @property
     def name(self) -> str:
@@ -71,16 +76,27 @@ def fetched(client: Mapping[str, str], part: RangePart, with_headers: bool) -> I
     Headers are null in all rows if they are not asked for.
 
     Raises:
-        NotPlain: Spark has to read the range.
+        SourceAwayError: the range cannot be read now.
+        KafkaDeniedError: no right to read it.
+        IntegrityError: the brokers hold a batch of records that is damaged.
     """
     try:
         yield from _reader(client).records(part, with_headers)
     except KafkaException as exc:
         close()
-        raise NotPlain(f"{part.name}: {exc.args[0].str()}") from exc
+        raise _failure(part, error_of(exc)) from exc
     except BaseException:
         close()  # it is in the midst of a range
         raise
+
+
+def _failure(part: RangePart, error: KafkaError) -> DeduperError:
+    if error.code() in _DAMAGED:
+        return IntegrityError(
+            f"{part.name}: a batch of records is damaged: {error.str()}; make a replica with a sound copy the leader, "
+            "or delete the records up to its end, and set `data_loss: continue`"
+        )
+    return reading_error(error, part.name) or SourceAwayError(f"{part.name}: {error.str()}")
 
 
 class _Reader:
@@ -88,7 +104,7 @@ class _Reader:
 
     def __init__(self, client: Mapping[str, str]) -> None:
         self.client = client
-        self._error = ""
+        self._error: KafkaError | None = None
         options: dict[str, Any] = {"group.id": "deduper", **_READING, **client, "error_cb": self._failed}
         self._consumer = Consumer(options, logger=QUIET)
 
@@ -96,7 +112,7 @@ class _Reader:
         """See `fetched`."""
         if part.start >= part.end:
             return
-        self._error = ""
+        self._error = None
         with closing(PartitionQueue(self._consumer, part.topic, part.partition, with_headers)) as queue:
             self._consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
             pieces: list[pa.RecordBatch] = []
@@ -106,7 +122,7 @@ class _Reader:
                 if given.num_rows:
                     offsets = given.column(OFFSET).to_numpy()
                     if offsets[0] < following or (np.diff(offsets) <= 0).any():
-                        raise NotPlain(f"{part.name}: records out of order behind {following}")
+                        raise SourceAwayError(f"{part.name}: records out of order behind {following}")
                     within = int(np.searchsorted(offsets, part.end))
                     if within < len(offsets):
                         given, is_over = given.slice(0, within), True
@@ -124,7 +140,7 @@ class _Reader:
 
     def _some(self, queue: PartitionQueue, part: RangePart, following: int) -> tuple[pa.RecordBatch, bool]:
         """At least one record, unless the range is over, which is the second value."""
-        until = time.monotonic() + _SILENCE_S
+        until = time.monotonic() + part.silence_s
         while True:
             given, events = queue.take(min(MOST_RECORDS, part.end - following), _STEP_MS)
             if not given.num_rows:
@@ -140,8 +156,11 @@ class _Reader:
             if given.num_rows or is_over:
                 return given, is_over
             if time.monotonic() > until:
-                why = self._error or "no answer"
-                raise NotPlain(f"{part.name}: no record in {_SILENCE_S:.0f} s, at {following}: {why}")
+                denied = self._error and reading_error(self._error, part.name)
+                if denied:
+                    raise denied
+                why = self._error.str() if self._error else "no answer"
+                raise SourceAwayError(f"{part.name}: no record in {part.silence_s:.0f} s, at {following}: {why}")
 
     def _of_consumer(self) -> list[Event]:
         """What the consumer has to report beside its partition's records; calls `_failed` for connections."""
@@ -150,11 +169,11 @@ class _Reader:
             return []
         error = message.error()
         if error is None:
-            raise NotPlain(f"{message.topic()}-{message.partition()}: a record outside its partition's queue")
+            raise SourceAwayError(f"{message.topic()}-{message.partition()}: a record outside its partition's queue")
         return [Event(error, message.offset() or 0)]
 
     def _failed(self, error: KafkaError) -> None:
-        self._error = error.str()
+        self._error = error
 
 
 _readers: list[_Reader] = []

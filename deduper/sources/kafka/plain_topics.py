@@ -1,35 +1,25 @@
-"""Whether a job's topics can be read without Spark, and how."""
+"""How the records of a job's topics are read."""
 
 from __future__ import annotations
 
-import logging
-
 from deduper.arrow_columns import DeclaredColumn
-from deduper.config.kafka.options import KafkaOptionsError
+from deduper.avro.program import program_of
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.kafka.client import consumer_options
+from deduper.sources.kafka.avro_values import AvroFormat
 from deduper.sources.kafka.topic_reading import RecordFormat, TopicReading
-from deduper.sources.plain import OnlySpark, declared
+from deduper.sources.plain import declared
 from deduper.text.format import TextFormat
 
-logger = logging.getLogger(__name__)
 
-
-def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicReading | None:
-    """How the records of a job's topics are read; None when by Spark, and then the log says why."""
-    try:
-        if source.value.format == "avro":
-            raise OnlySpark(f"values are in {source.value.format}")
-        columns = declared(config, salt)
-        client = consumer_options(source)
-    except (OnlySpark, KafkaOptionsError) as exc:
-        logger.info("all records are read by Spark: %s", exc)
-        return None
+def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicReading:
+    """How the records of a job's topics are read."""
+    columns = declared(config, salt)
     return TopicReading(
         declared=columns,
-        client=client,
+        client=consumer_options(source),
         format=record_format(source, columns.columns, config.time_zone),
         tombstone=Admission.TOMBSTONE if source.tombstones == "error" else Admission.ADMITTED,
     )
@@ -37,8 +27,11 @@ def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicRead
 
 def record_format(source: KafkaSource, columns: tuple[DeclaredColumn, ...], zone: str) -> RecordFormat:
     """The columns of the records of topics; `zone` is that of times without one."""
-    value = None
-    if source.value.format != "text":
-        of_value = columns[: len(source.value.parsed_columns)]
+    value: TextFormat | AvroFormat | None = None
+    of_value = columns[: len(source.value.parsed_columns)]
+    if source.value.avro_schema is not None:
+        program = program_of(source.value.avro_schema, [column.arrow for column in of_value])
+        value = AvroFormat(program, source.value.confluent_header)
+    elif source.value.format != "text":
         value = TextFormat(of_value, zone, source.value.delimiter if source.value.format == "csv" else None)
     return RecordFormat(columns, value, tuple(part for _, part in source.record_columns))

@@ -1,7 +1,4 @@
-"""The records of offset ranges as reading tasks take them, read without Spark; pickled into the tasks.
-
-The same columns as `sources.kafka.stream` makes in Catalyst, by the same rules: see SEMANTICS.md.
-"""
+"""The records of offset ranges as reading tasks take them; pickled into the tasks."""
 
 from __future__ import annotations
 
@@ -18,15 +15,17 @@ from numpy.typing import NDArray
 from pyarrow import compute as pc
 
 from deduper.arrow_columns import DeclaredColumn
+from deduper.avro.decode import Decoded
 from deduper.core.clock import POSITION_BITS, ClockRules
-from deduper.core.verdict import Admission
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.sources.kafka import partition_queue as queue
+from deduper.sources.kafka.avro_values import AvroFormat
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared
-from deduper.tasks.readers.parquet_numbers import beyond_us
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
 from deduper.text import block
+from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
 
 _HEADER: Final = "header:"
@@ -44,7 +43,7 @@ class RecordFormat:
     """
 
     columns: tuple[DeclaredColumn, ...]
-    value: TextFormat | None
+    value: TextFormat | AvroFormat | None
     record: tuple[str, ...]
 
     @property
@@ -57,8 +56,13 @@ class RecordFormat:
         values = _Values(given.column(queue.VALUE))
         of_value = len(self.columns) - len(self.record)
         in_value = [number for number in wanted if number < of_value]
+        parsed: Parsed | Decoded
+        is_text = not isinstance(self.value, AvroFormat)
         if self.value is not None:
-            parsed = block.parse(values.data, values.starts, values.ends, self.value, in_value)
+            if isinstance(self.value, AvroFormat):
+                parsed = self.value.parse(values.data, values.starts, values.ends, in_value)
+            else:
+                parsed = block.parse(values.data, values.starts, values.ends, self.value, in_value)
             columns, malformed, invalid = parsed.columns, parsed.malformed & ~values.absent, parsed.invalid_utf8
         else:
             text, invalid = as_text(values.column)
@@ -70,17 +74,21 @@ class RecordFormat:
                 invalid_parts |= is_wrong
             if number in wanted:
                 columns[number] = column
-        return ReadColumns(columns, malformed, invalid, invalid_parts, values)
+        return ReadColumns(columns, malformed, invalid, invalid_parts, ~invalid & is_text, values)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadColumns:
-    """Columns by number; where the value is malformed or no UTF-8, and where a text of the record's parts is none."""
+    """Columns by number; where the value is malformed or no UTF-8, and where a text of the record's parts is none.
+
+    Where a value `is_text`, it is one as a whole.
+    """
 
     columns: dict[int, pa.Array]
     malformed: Bools
     invalid: Bools
     invalid_parts: Bools
+    is_text: Bools
     values: _Values
 
     @property
@@ -91,7 +99,7 @@ class ReadColumns:
     def texts(self, needed: Bools) -> pa.Array:
         """The values of the records that are needed, as text: see `raw_text`."""
         values = self.values
-        return texts_of(values.data, values.starts, values.ends, ~self.invalid, needed & ~values.absent)
+        return texts_of(values.data, values.starts, values.ends, self.is_text, needed & ~values.absent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class TopicReading:
         """The records of a range, see `tasks.layout`. Returns their number, counted apart.
 
         Raises:
-            NotPlain: Spark has to read the range.
+            SourceAwayError, KafkaDeniedError, IntegrityError: as `fetched`.
         """
         counted, bound = 0, guarded_above(clock)
         with_headers = self.declared.layout.are_sent or self.format.has_headers
@@ -133,14 +141,14 @@ class TopicReading:
         for number, name in enumerate(self.format.record, len(self.format.columns) - len(self.format.record)):
             if name == "timestamp" and number in read.columns:
                 is_expiry = number == self.declared.expiry
-                far = beyond_us(given.column(queue.TIMESTAMP))
+                far = _beyond_us(given.column(queue.TIMESTAMP))
                 admission[far] = int(Admission.BAD_EXPIRY if is_expiry else Admission.MALFORMED)
         admission[read.invalid_parts] = int(Admission.INVALID_UTF8)
         admission[read.malformed] = int(Admission.MALFORMED)
         admission[read.invalid] = int(Admission.INVALID_UTF8)
         admission[values.absent] = int(self.tombstone)
         order = (part.ordinal << POSITION_BITS) + given.column(queue.OFFSET).to_numpy() - part.start
-        texts = partial(raw_texts, values.data, values.starts, values.ends, ~read.invalid, values.absent, bound)
+        texts = partial(raw_texts, values.data, values.starts, values.ends, read.is_text, values.absent, bound)
         sent = {}
         if self.declared.layout.are_sent:
             sent = {
@@ -177,7 +185,7 @@ def _part_of_records(name: str, part: RangePart, given: pa.RecordBatch) -> tuple
         return as_text(_last_headers(given.column(queue.HEADERS), name.removeprefix(_HEADER).encode()))
     if name == "timestamp":
         ms = given.column(queue.TIMESTAMP)
-        far = beyond_us(ms)
+        far = _beyond_us(ms)
         return pa.array(np.where(far, 0, ms.to_numpy()) * 1000, mask=far).view(pa.timestamp("us", "UTC")), None
     if name == "topic":
         return pa.repeat(pa.scalar(part.topic), count), None
@@ -228,3 +236,10 @@ def _header_texts(headers: pa.Array) -> pa.Array:
 def _header(name: bytes, value: bytes | None) -> dict[str, str]:
     key = name.decode(errors="replace")  # as Java has a name that is no UTF-8
     return {"key": key} | ({} if value is None else {"value": base64.b64encode(value).decode()})
+
+
+def _beyond_us(ms: pa.Array) -> Bools:
+    """Where times in ms have no µs in 64 bits."""
+    values = ms.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    far: Bools = (values > INT64_MAX // 1000) | (values < -(-INT64_MIN // 1000))
+    return far

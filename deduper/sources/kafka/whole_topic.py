@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from deduper.errors import SourceAwayError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.topic_ends import committed_ranges
 from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.fetching import RangePart, fetched
-from deduper.tasks.readers.plain_file import NotPlain
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ def whole_topic(
     Raises:
         BrokerUnavailableError: the records do not come as the brokers have promised them.
         TopicMissingError, KafkaDeniedError: as `committed_ranges`.
+        IntegrityError: as `fetched`.
     """
     options = {**client, "isolation.level": "read_committed"}
     for number, (first, end) in committed_ranges(client, topic).items():
@@ -49,7 +50,7 @@ def whole_topic(
         try:
             for batch in fetched(options, part, True):
                 yield part, batch
-        except NotPlain as exc:
+        except SourceAwayError as exc:
             raise BrokerUnavailableError(f"topic {topic}: {exc}") from exc
 
 

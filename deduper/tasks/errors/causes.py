@@ -19,8 +19,9 @@ from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
 from deduper.tasks.errors.detail import ErrorDetails, Lines, bytes_of, signature
-from deduper.text.values import WHOLE_BITS, Token, time_zone, timestamp_of
+from deduper.text.values import WHOLE_BITS, Token, timestamp_of
 from deduper.text.wrong import masked
+from deduper.time_zones import time_zone
 
 logger = logging.getLogger(__name__)
 

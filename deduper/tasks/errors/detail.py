@@ -22,9 +22,9 @@ from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import Column
 from deduper.core.verdict import Admission
 from deduper.tasks import layout
-from deduper.tasks.readers.partition_folders import folder_texts
-from deduper.text.format import Malformed, TextFormat
-from deduper.text.values import WHOLE_BITS, Token, field_reader
+from deduper.tasks.readers.partition_folders import NoValue, folder_texts, folder_value
+from deduper.text.format import TextFormat
+from deduper.text.values import Token
 from deduper.text.wrong import Explainer, described
 
 logger = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ _SIGNATURES: Final = {
     b"Obj\x01": "an Avro file",
     b"PK\x03\x04": "zip",
 }
-_NUMBERS: Final = (*WHOLE_BITS, "double", "date")
-"""Types for which Spark might misread a number of a Parquet file."""
+_ALL_FIT: Final = ("boolean", "binary")
+"""Types of which a Parquet file has no value that is none."""
 _MOST_FILES: Final = 1000
 _BOM: Final = "\ufeff"
 
@@ -121,7 +121,7 @@ class Examination:
             if code == Admission.MALFORMED:
                 return _malformed(details, lines, raw, is_null)
             if code == Admission.INVALID_UTF8:
-                return _invalid(details, raw)
+                return _invalid(details, lines, raw, is_null)
             if code == Admission.FILE_HEADER:
                 return raw and raw.removeprefix(f"{source}: ")
             if code == Admission.NULL_EXPIRY and details.expiry is not None:
@@ -160,32 +160,40 @@ def _malformed(details: ErrorDetails, lines: Lines, raw: str | None, is_null: Ma
         found = _wrong_folder(details, lines)
     if found is not None:
         return found
-    return _wrong_number(details, lines, is_null) if details.format == "parquet" else "Spark's parser refuses the line"
+    return _wrong_value(details, lines, is_null) if details.format == "parquet" else "Spark's parser refuses the line"
 
 
 def _wrong_folder(details: ErrorDetails, lines: Lines) -> str | None:
     kinds = {column.name: column.kind for column in details.columns}
     for name, text in lines.folders.items():
-        if not text or kinds[name].name in ("string", "binary"):
-            continue
-        try:
-            field_reader(kinds[name], details.zone)(text)
-        except Malformed:
+        if isinstance(folder_value(text, kinds[name], details.zone), NoValue):
+            assert text is not None
             return f"{name}: {kinds[name].text} expected, the name of a folder has {described(Token.TEXT, text)}"
     return None
 
 
-def _wrong_number(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool]) -> str:
-    """Of a Parquet file; its row has null where the number was."""
+def _wrong_value(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool]) -> str:
+    """Of a Parquet file; its row has null where the value was."""
     columns = [details.columns[number] for number in lines.stored if is_null.get(number)]
-    columns = [column for column in columns if column.kind.name in _NUMBERS]
+    columns = [column for column in columns if column.kind.name not in (*_ALL_FIT, "string")]
     if len(columns) == 1:
-        return f"{columns[0].name}: {columns[0].kind.text} expected, the file has a number that is none"
+        return f"{columns[0].name}: {columns[0].kind.text} expected, the file has a value that is none"
     names = f": one of {', '.join(column.name for column in columns)}" if columns else ""
-    return f"the file has a number that is not one of its column's type{names}"
+    return f"the file has a value that is not one of its column's type{names}"
 
 
-def _invalid(details: ErrorDetails, raw: str | None) -> str:
+def _not_text(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool]) -> str:
+    """Of a Parquet file; its row has null where the text was."""
+    columns = [details.columns[number] for number in lines.stored if is_null.get(number)]
+    names = [column.name for column in columns if column.kind.name == "string" or not column.kind.is_scalar]
+    if len(names) == 1:
+        return f"{names[0]}: bytes that are not UTF-8"
+    return "bytes that are not UTF-8" + (f" in one of {', '.join(names)}" if names else "")
+
+
+def _invalid(details: ErrorDetails, lines: Lines, raw: str | None, is_null: Mapping[int, bool]) -> str:
+    if details.format == "parquet":
+        return _not_text(details, lines, is_null)
     value = bytes_of(raw)
     if value is None and details.record:
         return f"bytes that are not UTF-8 in a part of the record: {', '.join(details.record)}"

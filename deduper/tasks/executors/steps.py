@@ -14,7 +14,6 @@ everyone after it their checksums, and a difference ends the attempt (`RowsGoneE
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import socket
@@ -94,7 +93,7 @@ class Judged:
 def read_parts(
     folder: HostFolder, read: Callable[[ReadTask, _P], PartRead], task: ReadTask, parts: Sequence[_P]
 ) -> Left:
-    """Read these parts without Spark; on the host's disk if its shared memory is full."""
+    """Read these parts; on the host's disk if its shared memory is full."""
     try:
         return _left(replace(task, directory=folder.make()), read, parts)
     except CannotWriteError:
@@ -219,18 +218,6 @@ def write_arrived(
 def remove_folders(folder: HostFolder, _: int) -> None:
     """Remove what the attempts of a store have left on this host."""
     folder.remove_all()
-
-
-def make_file(path: Path, data: bytes, _: int = 0) -> None:
-    """Make a file on this host, for any user to read, unless it is there."""
-    with contextlib.suppress(FileExistsError), path.open("xb") as file:
-        os.fchmod(file.fileno(), 0o644)
-        file.write(data)
-
-
-def remove_file(path: Path, _: int = 0) -> None:
-    """Remove a file from this host, if it is there."""
-    path.unlink(missing_ok=True)
 
 
 def _checksum(file: str) -> int:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import Column
-from deduper.core.digest_kernels import array_digest
+from deduper.core.digest_kernels import array_digest, short_unscaled
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.tasks import layout
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.readers.partition_folders import FolderValue, folder_texts, folder_value
-from deduper.tasks.readers.plain_file import NotPlain
+from deduper.tasks.readers.partition_folders import FolderValue, NoValue, folder_texts, folder_value
+from deduper.text.values import date_text
 
-ExpiryKind = Literal["none", "time", "whole", "float", "category"]
+ExpiryKind = Literal["none", "time", "whole", "float", "decimal", "category"]
 Admissions = NDArray[np.int8]
 Texts = Callable[[Admissions, pa.Array], pa.Array]
 """The column RAW, by the admissions of the records and their EXPIRY or CATEGORY."""
@@ -34,7 +34,7 @@ class Declared:
     """The columns of a source and what judging takes from them; pickled into the job.
 
     `key` and `expiry` are numbers of columns. `unit_us` are the µs of one step of a whole number that is a time.
-    Folders below `folder` may give columns.
+    Folders below `folder` may give columns. `zone` is that of times without one. `is_secure`: see `core.digests`.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -46,23 +46,18 @@ class Declared:
     layout: RecordLayout
     salt: bytes
     folder: Path
+    zone: str = "UTC"
+    is_secure: bool = False
 
     def folder_values(self, path: str) -> dict[int, FolderValue]:
-        """The values that a file's folders give to columns, by the numbers of the columns.
-
-        Raises:
-            NotPlain: Spark's cast decides on a value.
-        """
+        """The values that a file's folders give to columns, by the numbers of the columns."""
         declared = [Column(column.name, column.kind) for column in self.columns]
         texts = folder_texts(path, self.folder, declared)
-        try:
-            return {
-                number: folder_value(texts[column.name], column.kind)
-                for number, column in enumerate(self.columns)
-                if column.name in texts
-            }
-        except ValueError as exc:
-            raise NotPlain(f"{path}: {exc}") from exc
+        return {
+            number: folder_value(texts[column.name], column.kind, self.zone)
+            for number, column in enumerate(self.columns)
+            if column.name in texts
+        }
 
     def stored(self, folders: Collection[int]) -> list[int]:
         """The columns to read from a file, by number: those that `records` needs and its folders do not give."""
@@ -77,11 +72,13 @@ class Declared:
         admission: Admissions | None = None,
         texts: Texts | None = None,
         sent: Mapping[str, pa.Array] = _NOTHING_SENT,
+        has_changed: bool = False,
     ) -> pa.RecordBatch:
         """Records as reading tasks take them, see `tasks.layout`, of the values of the `stored` columns.
 
         `order` is the source order of each. `admission` is the state of each so far: an error stays one. Without
-        `texts` no record has one. `sent` are the columns SENT, where ports are topics.
+        `texts` no record has one. `sent` are the columns SENT, where ports are topics. `has_changed`: all are errors,
+        since their file is not the one that was listed.
         """
         rows = len(order)
         columns = {
@@ -89,7 +86,8 @@ class Declared:
             for number in self._needed()
         }
         key = [columns[number] for number in self.key]
-        hi, lo = array_digest(key, [self.columns[number].kind for number in self.key], self.salt)
+        kinds = [self.columns[number].kind for number in self.key]
+        hi, lo = array_digest(key, kinds, self.salt, secure=self.is_secure)
         admissions = np.full(rows, int(Admission.ADMITTED), np.int8)
         expiry = self._expiry(columns, admissions, rows)
         if self.null_is_error:
@@ -97,8 +95,12 @@ class Declared:
             for column in key:
                 if column.null_count:
                     admissions[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
+        if any(isinstance(value, NoValue) for value in folders.values()):
+            admissions[:] = int(Admission.MALFORMED)
         if admission is not None:
             admissions = np.where(admission == int(Admission.ADMITTED), admissions, admission)
+        if has_changed:
+            admissions = np.full(rows, int(Admission.FILE_CHANGED), np.int8)
         given = {
             layout.HI: pa.array(hi.view(np.int64)),
             layout.LO: pa.array(lo.view(np.int64)),
@@ -110,13 +112,24 @@ class Declared:
         parsed = {layout.parsed(number): column for number, column in columns.items()}
         return self.layout.records({**given, **parsed, **sent})
 
+    def error_tuple(self, order: int, admission: Admission, text: str) -> pa.RecordBatch:
+        """One record of nulls, which stands for a file. `text` has no bytes beyond UTF-8."""
+        columns = {number: pa.nulls(1, self.columns[number].arrow) for number in self._needed()}
+        return self.records(
+            columns,
+            np.array([order]),
+            admission=np.array([admission], np.int8),
+            texts=lambda *_: pa.array([text], pa.string()),
+        )
+
     def _needed(self) -> list[int]:
         if self.layout.has_columns:
             return list(range(len(self.columns)))
         return sorted({*self.key, *(() if self.expiry is None else (self.expiry,))})
 
     def _constant(self, number: int, value: FolderValue, rows: int) -> pa.Array:
-        return pa.repeat(pa.scalar(value, self.columns[number].arrow), rows)
+        arrow = self.columns[number].arrow
+        return pa.nulls(rows, arrow) if isinstance(value, NoValue) else pa.repeat(pa.scalar(value, arrow), rows)
 
     def _expiry(self, columns: Mapping[int, pa.Array], admission: NDArray[Any], rows: int) -> pa.Array:
         """The expiry keys or categories; `admission` is written where there is none, or none that can be one."""
@@ -126,13 +139,15 @@ class Declared:
         if column.null_count:
             admission[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_EXPIRY)
         if self.expiry_kind == "category":
-            return column
+            return _category_texts(column)
         if self.expiry_kind == "time":
             return column.view(pa.int64())
         if self.expiry_kind == "float":
             values = column.fill_null(0).to_numpy(zero_copy_only=False)
             admission[~np.isfinite(values)] = int(Admission.BAD_EXPIRY)
             return pa.array(values)
+        if self.expiry_kind == "decimal":
+            return pa.array(np.where(column.is_valid().to_numpy(zero_copy_only=False), short_unscaled(column), 0))
         values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         if self.unit_us == 1:
             return pa.array(values)
@@ -140,3 +155,12 @@ class Declared:
         fits = (values >= least) & (values <= INT64_MAX // self.unit_us)
         admission[~fits] = int(Admission.BAD_EXPIRY)
         return pa.array(np.where(fits, values, 0) * self.unit_us)
+
+
+def _category_texts(column: pa.Array) -> pa.Array:
+    """The values as texts, as Spark's cast writes them."""
+    if not pa.types.is_date(column.type):
+        return column.cast(pa.string())
+    coded = column.dictionary_encode()
+    texts = pa.array([date_text(days) for days in coded.dictionary.view(pa.int32()).to_pylist()], pa.string())
+    return texts.take(coded.indices)

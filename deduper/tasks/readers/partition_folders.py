@@ -3,24 +3,34 @@
 folder      name=value, anywhere between the source's folder and the file; of two with one name the inner one counts
 name        a declared column of a scalar type, in any case; any other folder is just a folder
 value       its text; `%` and two hexadecimal digits are one character; `__HIVE_DEFAULT_PARTITION__` is null
+type        a text becomes a value as by Spark's cast, with the exceptions that SEMANTICS.md states for CSV
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import date
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
+from typing import Final
 
 from deduper.columns import Column, ColumnType
+from deduper.text.format import Malformed
+from deduper.text.values import cast_of
 
-FolderValue = str | int | date | None
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+class NoValue(Enum):
+    """What a folder gives whose text is none of the column's type: its records are malformed."""
+
+    OF_ANOTHER_TYPE = 1
+
+
+FolderValue = None | bool | int | float | Decimal | str | bytes | NoValue
+"""A date is days, a time µs since 1970."""
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
-_WHOLE = re.compile("-?[0-9]{1,19}")
-_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 def folder_texts(path: str, folder: Path, columns: Sequence[Column]) -> dict[str, str | None]:
@@ -37,21 +47,16 @@ def folder_texts(path: str, folder: Path, columns: Sequence[Column]) -> dict[str
     return texts
 
 
-def folder_value(text: str | None, kind: ColumnType) -> FolderValue:
-    """The value of a text where it can only mean one: whole numbers, days written `2024-01-31`, texts.
-
-    Raises:
-        ValueError: Spark's cast decides, on any other type or way to write it.
-    """
-    if text is None or kind.name == "string":
-        return text
-    if kind.name == "date" and _DAY.fullmatch(text):
-        return date.fromisoformat(text)
-    if kind.name in _BITS and _WHOLE.fullmatch(text):
-        bound = 1 << (_BITS[kind.name] - 1)
-        if -bound <= int(text) < bound:
-            return int(text)
-    raise ValueError(f"`{text}` of a folder is cast to {kind.text} by Spark")
+def folder_value(text: str | None, kind: ColumnType, zone: str) -> FolderValue:
+    """The value of a text in a column of this type. `zone` is that of times without one."""
+    if text is None:
+        return None
+    try:
+        text.encode()
+        value: FolderValue = cast_of(kind, zone)(text)
+        return value
+    except (Malformed, UnicodeEncodeError):  # a name that is no UTF-8 is no text
+        return NoValue.OF_ANOTHER_TYPE
 
 
 def _unescaped(text: str) -> str:

@@ -1,17 +1,23 @@
-"""A file of a window that is read without Spark, and the errors that leave it to another reader."""
+"""A file of a window, and the errors that belong to a file as a whole."""
 
 from __future__ import annotations
 
+import os
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from deduper.core.verdict import Admission
 from deduper.spark.failures import is_passing
 from deduper.tasks.readers.partition_folders import FolderValue
+
+_ASKED = re.compile(r"of size (\d+) failed")
 
 
 class WindowFile(Protocol):
@@ -25,12 +31,41 @@ class WindowFile(Protocol):
     def size_bytes(self) -> int: ...
 
 
-class NotPlain(Exception):
-    """Spark has to read the file; the text says why, for the log."""
+class FileFault(Exception):
+    """A file that leaves as one error tuple; the text says why, without its path."""
+
+    admission: ClassVar[Admission]
 
 
-class UnreadableFile(Exception):
-    """A file that is no Parquet, or whose footer contradicts itself, for Spark too; the text says how."""
+class FileChanged(FileFault):
+    """Another file has the name of the one that was listed."""
+
+    admission = Admission.FILE_CHANGED
+
+
+class FileGone(FileFault):
+    """The file is not there any more."""
+
+    admission = Admission.FILE_MISSING
+
+
+class UnreadableFile(FileFault):
+    """No reader can read it, whole."""
+
+    admission = Admission.FILE_UNREADABLE
+
+
+class MisheadedFile(FileFault):
+    """Its first line is not the header of the declared columns."""
+
+    admission = Admission.FILE_HEADER
+
+
+class Fault(NamedTuple):
+    """Why a file leaves as one error tuple. `text` is without its path."""
+
+    admission: Admission
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +73,8 @@ class FilePart:
     """A file of a window, as it was listed; `ordinal` is its place there.
 
     Its records take about `plain_bytes` decoded. `folders` are the values that the names of its folders give to
-    columns, by their numbers. `rows` are those that the file itself counts; None where it does not.
+    columns, by their numbers. `rows` are those that the file itself counts; None where it does not. A file with a
+    `fault` is not read. `has_changed`: it is read as it is found, and its records are errors.
     """
 
     path: str
@@ -48,6 +84,8 @@ class FilePart:
     plain_bytes: int
     folders: Mapping[int, FolderValue]
     rows: int | None
+    fault: Fault | None = None
+    has_changed: bool = False
 
     @classmethod
     def of(
@@ -61,26 +99,48 @@ class FilePart:
         """The part for a listed file."""
         return cls(file.path, ordinal, file.modified_ms, file.size_bytes, plain_bytes, folders, rows)
 
+    @classmethod
+    def with_fault(cls, file: WindowFile, ordinal: int, fault: Fault) -> FilePart:
+        """The part for a file that is an error as a whole."""
+        return cls(file.path, ordinal, file.modified_ms, file.size_bytes, 0, {}, None, fault)
+
     @property
     def name(self) -> str:
         """The file, for messages."""
         return self.path
 
-    def check(self) -> None:
-        """Raises NotPlain when it is not the file any more that was listed."""
-        with reading(self.path):
+    def as_found(self) -> FilePart:
+        """The part with the time and the size that the file has now.
+
+        Raises:
+            FileGone, UnreadableFile: it cannot be looked at.
+        """
+        with decoding(self.path):
             found = Path(self.path).stat()
-        if (found.st_mtime_ns // 1_000_000, found.st_size) != (self.modified_ms, self.size_bytes):
-            raise NotPlain(f"{self.path}: changed since it was listed")
+        return replace(self, modified_ms=found.st_mtime_ns // 1_000_000, size_bytes=found.st_size)
+
+    def check(self) -> None:
+        """Raises FileChanged or FileGone when it is not the file any more that was listed."""
+        if self.has_changed:
+            return
+        if self.as_found() != self:
+            raise FileChanged("changed since it was listed")
 
 
 @contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Makes Arrow's errors over a file NotPlain, so that Spark decides; faults of the machine stay as they are."""
+def decoding(path: str) -> Iterator[None]:
+    """Errors over a file as FileGone or UnreadableFile; faults of the machine stay as they are."""
     try:
         yield
-    except (OSError, ValueError, pa.ArrowException) as exc:
-        # A damaged page may ask for any amount of memory: failing to get it is no fault of the machine.
-        if not isinstance(exc, MemoryError) and is_passing(exc, [path]):
+    except FileNotFoundError as exc:
+        raise FileGone(exc.strerror) from exc
+    except (OSError, ValueError, zlib.error, pa.ArrowException) as exc:
+        if is_passing(exc, [path]) and not _is_beyond_memory(exc):
             raise
-        raise NotPlain(f"{path}: {exc}") from exc
+        raise UnreadableFile(exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)) from exc
+
+
+def _is_beyond_memory(error: Exception) -> bool:
+    """Whether Arrow has asked for more than the machine has, as it does for a damaged page, which may say any size."""
+    asked = _ASKED.search(str(error)) if isinstance(error, pa.ArrowMemoryError) else None
+    return asked is not None and int(asked[1]) > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,18 +1,19 @@
-"""Spills the records of parts of a source that are read without Spark, or reports why Spark has to read one."""
+"""Spills the records of parts of a source: of files, one error tuple in place of one that is an error as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from bucket_store.errors import StoreError
-from deduper.core.clock import ClockRules
-from deduper.errors import DeduperError
+from deduper.core.clock import POSITION_BITS, ClockRules
+from deduper.errors import DeduperError, SourceAwayError
 from deduper.tasks.read import ReadReceipt, ReadTask, spill
-from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile, WindowFile
+from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.plain_file import Fault, FileChanged, FileFault, FilePart, UnreadableFile, WindowFile
 
 
 class Part(Protocol):
@@ -33,14 +34,27 @@ _Taken = TypeVar("_Taken", bound=Part, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """A part whose records are spilled, or a `refusal`: why Spark has to read it.
+    """A part whose records are spilled, or that is `away`: why it can only be read later.
 
-    No receipt for a part without records. `rows` were counted apart from the receipt.
+    No receipt for a part without records. `rows` were counted apart from the receipt. `fault`: the part is a file that
+    has left as one error tuple.
     """
 
     receipt: ReadReceipt | None = None
     rows: int = 0
-    refusal: str | None = None
+    fault: Fault | None = None
+    away: str | None = None
+
+
+def read_by_spark(receipts: Sequence[ReadReceipt], rows: int) -> list[PartRead]:
+    """The results of a DataFrame's partitions, and the rows that Spark has counted."""
+    return [*(PartRead(receipt) for receipt in receipts), PartRead(rows=rows)]
+
+
+def receipts_of(found: Sequence[PartRead]) -> list[ReadReceipt]:
+    """The receipts of the parts with records, in source order."""
+    receipts = [one.receipt for one in found if one.receipt is not None]
+    return sorted(receipts, key=lambda receipt: receipt.first_order)
 
 
 class PartReading(Protocol[_Taken]):
@@ -52,19 +66,23 @@ class PartReading(Protocol[_Taken]):
         Records that `clock` may refuse have their text.
 
         Raises:
-            NotPlain: Spark has to read it.
+            FileFault: the part is a file that is an error as a whole, perhaps after some of its records.
+            SourceAwayError: it can only be read later.
         """
 
 
-class PlainReading(PartReading[FilePart], Protocol):
+class FileReading(PartReading[FilePart], Protocol):
     """How files of a kind are read; pickled into the job."""
+
+    @property
+    def declared(self) -> Declared:
+        """The columns of the source."""
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart | None:
         """A file of a window; None when it has no rows.
 
         Raises:
-            NotPlain: Spark has to read it.
-            UnreadableFile: no reader can.
+            FileFault: it is an error as a whole.
         """
 
 
@@ -81,19 +99,43 @@ class _Counted:
 
 
 def read_part(reading: PartReading[_P], task: ReadTask, part: _P) -> PartRead:
-    """Spill the records of a part."""
+    """Spill the records of a part.
+
+    Raises:
+        Exception: as `PartReading.records`, but SourceAwayError, which is a value: Spark would run the task again.
+    """
     counted = _Counted(reading.records(part, task.clock))
     try:
-        receipt = spill(task, counted.batches())
-    except NotPlain as exc:
-        return PartRead(refusal=str(exc))
-    except UnreadableFile as exc:
-        return PartRead(refusal=str(exc))  # it was replaced after its footer was read
-    except (StoreError, DeduperError, OSError, MemoryError):
+        return PartRead(spill(task, counted.batches()), counted.rows)
+    except SourceAwayError as exc:
+        return PartRead(away=str(exc))
+
+
+def read_file(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead:
+    """Spill the records of a file, or the one error tuple that stands for it."""
+    found = _records_or_fault(reading, task, part) if part.fault is None else part.fault
+    if isinstance(found, PartRead):
+        return found
+    text = f"{part.path}: {found.text}".encode("utf-8", "backslashreplace").decode()
+    tuples = reading.declared.error_tuple(part.ordinal << POSITION_BITS, found.admission, text)
+    return PartRead(spill(task, iter([tuples])), 1, found)
+
+
+def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead | Fault:
+    try:
+        try:
+            return read_part(reading, task, part)
+        except FileChanged:
+            now = reading.part(part.ordinal, part.as_found())
+            if now is None:
+                raise  # without rows
+            return read_part(reading, task, replace(now, has_changed=True))
+    except FileFault as exc:
+        return Fault(exc.admission, str(exc))
+    except (StoreError, DeduperError, OSError, MemoryError, ImportError):
         raise  # over exchange files, or the machine
     except Exception as exc:  # noqa: BLE001 - no input may end the job
-        return PartRead(refusal=f"{part.name}: {type(exc).__name__}: {exc}")
-    return PartRead(receipt, counted.rows)
+        return Fault(UnreadableFile.admission, f"{type(exc).__name__}: {exc}")
 
 
 def read_group(
@@ -101,5 +143,10 @@ def read_group(
     task: ReadTask,
     parts: Sequence[_P],
 ) -> list[PartRead]:
-    """Read all parts of a group."""
-    return [read(task, part) for part in parts]
+    """Read the parts of a group; none behind one that is away, for they would be waited for one after another."""
+    found: list[PartRead] = []
+    for part in parts:
+        found.append(read(task, part))
+        if found[-1].away is not None:
+            break
+    return found

@@ -1,6 +1,6 @@
-"""Files of lines of text, read as blocks of bytes, without Spark; `deduper.text` says what a line means.
+"""Files of lines of text, read as blocks of bytes; `deduper.text` says what a line means.
 
-One physical line, which ends with `\\n`, is one record. A compressed file is one by its name, as it is for Spark.
+One physical line, which ends with `\\n`, is one record. A compressed file is one by its name, as it is for Hadoop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
 from deduper.tasks.readers.declared import Declared
-from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
+from deduper.tasks.readers.plain_file import FilePart, MisheadedFile, UnreadableFile, WindowFile, decoding
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts
 from deduper.text import block
 from deduper.text.csv_header import header_fault
@@ -33,8 +33,10 @@ _HEADER_BYTES, _LONGEST_HEADER = 64 << 10, 16 << 20
 _LINE_END: Final = ord("\n")
 _BOM: Final = np.frombuffer("\ufeff".encode(), np.uint8)
 _CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_OTHER_CODECS: Final = (".deflate", ".lz4", ".snappy")
-"""What Hadoop also takes for compressed."""
+_ZLIB: Final = ".deflate"
+_CUT_IN_SILENCE: Final = (".lz4", ".snappy")
+"""What Hadoop also takes for compressed, in formats of its own."""
+_PACKED_BYTES = 64 << 10
 _DECODED = 8
 """Bytes of text in a byte of a compressed file, about."""
 
@@ -46,12 +48,11 @@ Places = NDArray[np.int64]
 class TextReading:
     """How records are read; pickled into the job.
 
-    `zone` is that of times without one. `delimiter` stands between the fields of CSV; None: lines are JSON. With
-    `header`, the first line of a file is no record, but has a place.
+    `delimiter` stands between the fields of CSV; None: lines are JSON. With `header`, the first line of a file is no
+    record, but has a place.
     """
 
     declared: Declared
-    zone: str
     delimiter: str | None = None
     header: bool = False
 
@@ -59,19 +60,28 @@ class TextReading:
         """A file of a window.
 
         Raises:
-            NotPlain: Spark has to read it.
+            UnreadableFile: its name says a compression that is not read.
         """
         require_lines(file.path, file.size_bytes)
-        factor = 1 if _codec(file.path) is None else _DECODED
+        factor = _DECODED if _is_compressed(file.path) else 1
         return FilePart.of(file, ordinal, factor * file.size_bytes, self.declared.folder_values(file.path))
 
     def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
         """The records of a file, as reading tasks take them; see `tasks.layout`. Returns their number by its line ends.
 
         Raises:
-            NotPlain: Spark has to read it after all.
+            FileChanged, FileGone: it is not the file any more that was listed.
+            MisheadedFile: its first line is not the header of the columns.
+            UnreadableFile: it cannot be read to its end.
         """
         part.check()
+        try:
+            return (yield from self._records(part, clock))
+        except UnreadableFile:
+            part.check()  # a file that is being written is another one in the end
+            raise
+
+    def _records(self, part: FilePart, clock: ClockRules | None) -> Generator[pa.RecordBatch, None, int]:
         begin = first = part.ordinal << POSITION_BITS
         text, places = self._format(part.folders)
         bound = guarded_above(clock)
@@ -79,6 +89,7 @@ class TextReading:
         headers = 0
         for lines in file:
             if self.header and not headers:
+                self._require_header(lines, part.folders)
                 headers = 1
                 first += 1
                 lines = lines.behind_first()
@@ -91,12 +102,27 @@ class TextReading:
             columns = {number: parsed.columns[place] for number, place in places.items()}
             texts = partial(raw_texts, lines.data, lines.starts, lines.ends, ~parsed.invalid_utf8, None, bound)
             order = np.arange(first, first + lines.count, dtype=np.int64)
-            yield self.declared.records(columns, order, folders=part.folders, admission=admission, texts=texts)
+            yield self.declared.records(
+                columns,
+                order,
+                folders=part.folders,
+                admission=admission,
+                texts=texts,
+                has_changed=part.has_changed,
+            )
             first += lines.count
         part.check()
         if first - begin != file.counted:
-            raise NotPlain(f"{part.path}: {first - begin} records were read of {file.counted} lines")
+            raise UnreadableFile(f"{first - begin} records were read of {file.counted} lines")
         return file.counted - headers
+
+    def _require_header(self, lines: SomeLines, folders: Collection[int]) -> None:
+        """Raises MisheadedFile."""
+        columns = [column.name for number, column in enumerate(self.declared.columns) if number not in folders]
+        line = lines.data[lines.starts[0] : lines.ends[0]].tobytes()
+        fault = header_fault(line, columns, self.delimiter or ",")
+        if fault is not None:
+            raise MisheadedFile(fault)
 
     def _format(self, folders: Collection[int]) -> tuple[TextFormat, dict[int, int]]:
         """What a line holds, and where in it the columns are that are needed, by their numbers.
@@ -106,24 +132,26 @@ class TextReading:
         columns = self.declared.columns
         # A line of no columns would be none; any one will do, as it does for Spark.
         numbers = [number for number in range(len(columns)) if number not in folders] or [0]
-        text = TextFormat(tuple(columns[number] for number in numbers), self.zone, self.delimiter)
+        text = TextFormat(tuple(columns[number] for number in numbers), self.declared.zone, self.delimiter)
         return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
 
 
-def first_line(path: str) -> bytes | None:
-    """The first line of a file, without its end and marks before it; None of a file without any text.
+def fault_of_header(path: str, columns: Sequence[str], delimiter: str) -> str | None:
+    """What is wrong with the header of a CSV file of these columns; None of a file without any text.
 
     Raises:
-        NotPlain: it cannot be read; whoever reads the records says so.
+        FileGone, UnreadableFile: it cannot be read so far.
     """
-    with reading(path):
+    line = _first_line(path)
+    return None if line is None else header_fault(line, columns, delimiter)
+
+
+def _first_line(path: str) -> bytes | None:
+    """The first line of a file, without its end and marks before it; None of a file without any text."""
+    with decoding(path):
         opened = pa.OSFile(os.fsencode(path))
-    with opened, reading(path):
-        codec = _codec(path)
-        if path.lower().endswith(".deflate"):
-            stream: pa.NativeFile | pa.BufferReader = pa.BufferReader(_inflated(opened.read()))
-        else:
-            stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
+    with opened, decoding(path):
+        stream = _unpacked(path, opened)
         line = bytearray()
         while (more := stream.read(_HEADER_BYTES)) and len(line) < _LONGEST_HEADER:
             line += more
@@ -134,19 +162,13 @@ def first_line(path: str) -> bytes | None:
     return text if text or end else None
 
 
-def _inflated(data: bytes) -> bytes:
-    try:
-        return zlib.decompressobj().decompress(data, _LONGEST_HEADER)
-    except zlib.error as exc:
-        raise ValueError(str(exc)) from exc
-
-
 def require_lines(path: str, size_bytes: int) -> None:
-    """Raises NotPlain if `Lines` cannot read a file of this name and size."""
-    if path.lower().endswith(_OTHER_CODECS):
-        raise NotPlain(f"{path}: compressed in a way that Spark reads")
-    if _codec(path) is not None and not size_bytes:
-        raise NotPlain(f"{path}: empty, which is no compressed file")
+    """Raises UnreadableFile if `Lines` cannot read a file of this name and size."""
+    suffix = next((suffix for suffix in _CUT_IN_SILENCE if path.lower().endswith(suffix)), None)
+    if suffix is not None:
+        raise UnreadableFile(f"where a {suffix} file was cut off cannot be seen: write it as .gz, .zst or .bz2")
+    if _is_compressed(path) and not size_bytes:
+        raise UnreadableFile("empty, which is no compressed file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +207,18 @@ class Lines:
 
     def _blocks(self) -> Iterator[tuple[Bytes, Places, Places]]:
         """Blocks of whole lines; a line that is cut by the end of a block is in the next one."""
-        with reading(self._path):
+        with decoding(self._path):
             # Arrow takes no name that is not UTF-8 otherwise.
             opened = pa.OSFile(os.fsencode(self._path)) if self._data is None else pa.BufferReader(self._data)
         with opened:
-            codec = _codec(self._path)
-            stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
+            stream = _unpacked(self._path, opened)
             rest: Bytes = np.zeros(0, np.uint8)
             is_at_begin, is_at_end = True, False
             while not is_at_end:
                 # A line longer than a block is looked at once more for each doubling of it.
                 data = np.empty(rest.size + max(_BLOCK_BYTES, rest.size), np.uint8)
                 data[: rest.size] = rest
-                with reading(self._path):
+                with decoding(self._path):
                     read = _fill(stream, data[rest.size :])
                 is_at_end = rest.size + read < data.size
                 data = data[: rest.size + read]
@@ -213,7 +234,7 @@ class Lines:
                     starts, ends = np.append(starts, last), np.append(ends, data.size)
                     self.counted += 1
                 if rest.size > _LONGEST_LINE:
-                    raise NotPlain(f"{self._path}: a line of more than {_LONGEST_LINE} bytes")
+                    raise UnreadableFile(f"a line of more than {_LONGEST_LINE} bytes")
                 yield data, starts, ends
 
 
@@ -249,8 +270,55 @@ def require_header(path: str, line: bytes, text: TextFormat) -> None:
         )
 
 
-def _codec(path: str) -> str | None:
-    return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
+class _Stream(Protocol):
+    """The bytes of a file, decompressed."""
+
+    def read(self, size: int) -> bytes: ...
+    def readinto(self, buffer: Bytes) -> int: ...
+
+
+class _Inflated:
+    """What a zlib stream holds, or several one behind another, as Hadoop writes them. An end is required of each."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+        self._inflater = zlib.decompressobj()
+        self._packed, self._is_begun = b"", False
+
+    def read(self, size: int) -> bytes:
+        """Up to so many bytes; none at the end. Raises ValueError or zlib.error over a damaged stream."""
+        while True:
+            if self._inflater.eof:
+                self._packed, self._is_begun = self._inflater.unused_data, False
+                self._inflater = zlib.decompressobj()
+            packed = self._packed or self._file.read(_PACKED_BYTES)
+            if not packed and not self._is_begun:
+                return b""
+            self._is_begun = True
+            data = self._inflater.decompress(packed, size)
+            self._packed = self._inflater.unconsumed_tail
+            if data:
+                return data
+            if not packed and not self._inflater.eof:
+                raise ValueError("Truncated compressed stream")
+
+    def readinto(self, buffer: Bytes) -> int:
+        """See `read`."""
+        data = self.read(buffer.size)
+        buffer[: len(data)] = np.frombuffer(data, np.uint8)
+        return len(data)
+
+
+def _unpacked(path: str, file: pa.NativeFile) -> _Stream:
+    if path.lower().endswith(_ZLIB):
+        return _Inflated(file)
+    codec = next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
+    stream: _Stream = file if codec is None else pa.CompressedInputStream(file, codec)
+    return stream
+
+
+def _is_compressed(path: str) -> bool:
+    return path.lower().endswith((*_CODECS, _ZLIB))
 
 
 def _behind_marks(data: Bytes) -> int:
@@ -261,7 +329,7 @@ def _behind_marks(data: Bytes) -> int:
     return place
 
 
-def _fill(stream: pa.NativeFile, data: Bytes) -> int:
+def _fill(stream: _Stream, data: Bytes) -> int:
     """The number of bytes read; less than the size of `data` only at the end."""
     read = 0
     while read < data.size and (more := stream.readinto(data[read:])):

@@ -7,7 +7,7 @@
 Each step is a job. Keys and verdicts go through Spark's shuffle as blobs, never through the driver. Spark runs the
 partitions of a lost executor again.
 
-A small window that is read without Spark has one job. The driver is its only reading partition: it reads, the payloads
+A small window of files or topics has one job. The driver is its only reading partition: it reads, the payloads
 of the job are the keys, its results are the verdicts, and the driver writes. Judged in the driver too, it would need
 tables of every shard on the driver's host, which no executor would find, and its pieces would be read twice.
 """
@@ -16,26 +16,21 @@ from __future__ import annotations
 
 import logging
 import pickle
-import secrets
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark import RDD, SparkContext, StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 
 from bucket_store.tables.generation import table_folder
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
-from deduper.sources.protocol import BatchRead, SourceBatch
-from deduper.sources.read_plan import Plan, read_plan
+from deduper.sources.protocol import Parts, Records, Rows
 from deduper.spark import placing
 from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.hdfs_login import LogsIn, needs_none
@@ -46,7 +41,7 @@ from deduper.tasks.executors.host_folder import HostFolder
 from deduper.tasks.executors.steps import Expected, Judged, Left
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows
-from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
+from deduper.tasks.readers.reading_tasks import Part, PartRead, read_by_spark, read_group, receipts_of
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small
 from deduper.window.jobs.executor_watch import ExecutorWatch
@@ -104,22 +99,19 @@ def _wanted(settings: Mapping[str, str]) -> str:
 class ClusterJobs:
     """The jobs on a session whose executors are other processes."""
 
-    def __init__(
-        self, session: SparkSession, config: Config, store_id: str, salt: bytes, logged_in: LogsIn = needs_none
-    ) -> None:
+    def __init__(self, session: SparkSession, config: Config, store_id: str, logged_in: LogsIn = needs_none) -> None:
         """`logged_in` is for tasks that use the store or the ports."""
         self.session = session
         self.logged_in = logged_in
         self.tasks = ExecutorTasks(session.sparkContext, config.store.shards)
         self._store_folder = table_folder(store_id, config.store.place)
-        self._plan = read_plan(session, config, salt)
         self._tables = table_room(config)
         self._last: HostFolder | None = None
 
     def open(self, epoch: int, attempt: int) -> ClusterRun:
         """The jobs of one attempt at a window."""
         self._last = HostFolder(self._store_folder, epoch, attempt, self._tables)
-        return ClusterRun(self.session, self.tasks, self._plan, self._last, self.logged_in)
+        return ClusterRun(self.session, self.tasks, self._last, self.logged_in)
 
     def close(self) -> None:
         """No window comes any more: remove the last one's folders, if that can be. Safe to repeat."""
@@ -133,31 +125,22 @@ class ClusterJobs:
             logger.info("records of the last window stay on their hosts until another job finds them: %s", exc)
 
 
-class _NotSmall(Exception):
-    """The window is larger than its files, or Spark must read some of it: jobs read it again."""
-
-
 class ClusterRun:
     """The jobs of one attempt at a window; a context manager."""
 
     all_tasks_finished = True
     """Spark may still run a lost task, but none sees the driver's folder."""
 
-    def __init__(
-        self, session: SparkSession, tasks: ExecutorTasks, plan: Plan, folder: HostFolder, logged_in: LogsIn
-    ) -> None:
+    def __init__(self, session: SparkSession, tasks: ExecutorTasks, folder: HostFolder, logged_in: LogsIn) -> None:
         """Use `ClusterJobs.open`."""
         self.session = session
         self._context = session.sparkContext
         self._tasks = tasks
         self._logged_in = logged_in
-        self._plan = plan
         self._folder = folder
         self._cached: list[Any] = []
-        self._read: list[tuple[RDD[Left] | None, list[Left]]] = []
-        self._reads: list[RDD[Left]] = []
+        self._reads: RDD[Left] | None = None
         self._left: list[Left] = []
-        self._may_be_small = True
         self._verdicts: list[VerdictBlob] = []
         self._expected: tuple[tuple[Expected, ...], ...] = ()
         self._partition_of: tuple[int, ...] = ()
@@ -172,23 +155,31 @@ class ClusterRun:
         except (PySparkException, Py4JJavaError, OSError) as exc:
             logger.info("cached partitions are not freed: %s", exc)
 
-    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Spill the records of a batch; those that the driver reads again by jobs if they are not small."""
-        try:
-            read = batch.read(self, task)
-            if self._has_read_here and not is_small(sum(receipt.spilled_bytes for receipt in read.receipts)):
-                raise _NotSmall
-        except _NotSmall:
-            self._may_be_small = False
-            self._read.clear()
-            read = batch.read(self, task)
-        receipts = sorted(read.receipts, key=lambda receipt: receipt.first_order)
+    def read(self, records: Records, task: ReadTask) -> list[PartRead]:
+        """Spill the records of a batch: in the driver if they are small, else by a job."""
+        if isinstance(records, Rows):
+            self._reads, self._left, rows = self._read_rows(records, task)
+            found = read_by_spark([receipt for left in self._left for receipt in left.receipts], rows)
+        else:
+            if not self._is_read_here(records, task):
+                self._reads, self._left = self._read_parts(records, task)
+            found = [part for left in self._left for part in left.parts]
+        self._expect(receipts_of(found))
+        return found
+
+    def _is_read_here(self, records: Parts[_P], task: ReadTask) -> bool:
+        """Whether the driver has read them; what turns out to be large is read again by a job."""
+        if not is_small(sum(part.plain_bytes for part in records.parts)):
+            return False
+        left = steps.left_in(task.directory, read_group(records.read, task, records.parts))
+        if not is_small(sum(receipt.spilled_bytes for receipt in left.receipts)):
+            return False
+        self._left = [left]
+        return True
+
+    def _expect(self, receipts: Sequence[ReadReceipt]) -> None:
+        """Number the receipts of the reading partitions in source order."""
         numbers = {receipt.name: number for number, receipt in enumerate(receipts)}
-        for rdd, lefts in self._read:
-            # A file that is not the source's may have been read too: `sources.files.unreadable`.
-            if any(receipt.name in numbers for left in lefts for receipt in left.receipts):
-                self._left += lefts
-                self._reads += [] if rdd is None else [rdd]
         partitions = [0] * len(receipts)
         expected = []
         for partition, left in enumerate(self._left):
@@ -199,59 +190,25 @@ class ClusterRun:
                 partitions[number] = partition
             expected.append(tuple(of_left))
         self._expected, self._partition_of = tuple(expected), tuple(partitions)
-        return replace(read, receipts=receipts)
 
-    @contextmanager
-    def file_on_hosts(self, data: bytes, task: ReadTask) -> Iterator[Path]:
-        """A file that a task makes on each executor; see `ReadingRun`. An executor that comes later has none."""
-        del task  # its folder is the driver's
-        path = Path(tempfile.gettempdir(), f"deduper-{secrets.token_hex(8)}")
-        try:
-            self._tasks.on_each_executor(partial(steps.make_file, path, data))
-            steps.make_file(path, data)
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-            try:
-                self._tasks.on_each_executor(partial(steps.remove_file, path))
-            except (PySparkException, Py4JJavaError, OSError) as exc:
-                logger.info("%s stays on a host: %s", path, exc)
-
-    def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
-        """Read records by Spark; see `ReadingRun`."""
-        if self._has_read_here:
-            raise _NotSmall
+    def _read_rows(self, rows: Rows, task: ReadTask) -> tuple[RDD[Left], list[Left], int]:
+        """Also gives how many rows Spark has counted."""
         counted = Observation()
-        tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
-        records = self._plan.records(tuples, task.clock)
-        frame = map_in_arrow(records, steps.read_rows(self._folder, task), "receipt binary")
-        frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        frame = rows.frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+        reading = steps.read_rows(self._folder, replace(task, places=rows.places))
+        frame = map_in_arrow(frame, reading, "receipt binary").persist(StorageLevel.MEMORY_AND_DISK)
         self._cached.append(frame)
         lefts: list[Left] = [pickle.loads(row.receipt) for row in frame.collect()]
         reads = unbatched(frame.rdd.mapPartitions(steps.left_of_rows))
         of_partition = {left.partition: left for left in lefts}
-        self._read.append((reads, [of_partition.get(number, Left()) for number in range(reads.getNumPartitions())]))
-        receipts = [receipt for left in lefts for receipt in left.receipts]
-        return receipts, int(counted.get["rows"]) - sum(receipt.left_out for receipt in receipts)
+        found = [of_partition.get(number, Left()) for number in range(reads.getNumPartitions())]
+        return reads, found, int(counted.get["rows"])
 
-    def plain(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, are_all: bool
-    ) -> list[PartRead]:
-        """Read each part without Spark; see `ReadingRun`."""
-        if not parts:
-            return []
-        if are_all and self._may_be_small and is_small(sum(part.plain_bytes for part in parts)):
-            self._read.append((None, [steps.left_in(task.directory, read_group(read, task, parts))]))
-        else:
-            self._read.append(self._read_by_tasks(read, parts, task))
-        return [part for left in self._read[-1][1] for part in left.parts]
-
-    def _read_by_tasks(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask
-    ) -> tuple[RDD[Left], list[Left]]:
+    def _read_parts(self, records: Parts[_P], task: ReadTask) -> tuple[RDD[Left], list[Left]]:
+        parts = records.parts
         groups = grouped([part.plain_bytes for part in parts], self._context.defaultParallelism)
         given = self._context.parallelize([[parts[place] for place in group] for group in groups], len(groups))
-        reading = partial(steps.read_parts, self._folder, read, task)
+        reading = partial(steps.read_parts, self._folder, records.read, task)
         reads = unbatched(given.map(reading)).persist(StorageLevel.MEMORY_AND_DISK)
         self._cached.append(reads)
         return reads, reads.collect()
@@ -260,15 +217,16 @@ class ClusterRun:
         """The admitted rows of reading tasks with categories: a job of its own, only if a category may be dropped."""
         if not readers:
             return []
-        if not self._reads:
+        if self._reads is None:
             return [admitted_rows(task, receipt.name) for receipt in readers]
         deal = partial(steps.deal_admitted, task, self._expected)
-        found = dict(self._all_reads.mapPartitionsWithIndex(deal).collect())
+        found = dict(self._reads.mapPartitionsWithIndex(deal).collect())
         return [found[number] for number in range(len(readers))]
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """Judge the shards of these views, each where it was judged before; without keys if nothing was read."""
-        results = self._judge_dealt(task, views) if self._reads else self._judge_given(task, views)
+        reads = self._reads
+        results = self._judge_given(task, views) if reads is None else self._judge_dealt(task, views, reads)
         self._tasks.judged_on({receipt.shard: ran_on for receipt, ran_on in results})
         return [receipt for receipt, _ in results]
 
@@ -286,12 +244,12 @@ class ClusterRun:
         self._verdicts = [blob for one in judged for blob in one.verdicts]
         return [steps.told(one) for one in judged]
 
-    def _judge_dealt(self, task: JudgeTask, views: Sequence[ShardView]) -> list[tuple[Receipt, str]]:
+    def _judge_dealt(self, task: JudgeTask, views: Sequence[ShardView], reads: RDD[Left]) -> list[tuple[Receipt, str]]:
         """Spark's shuffle brings each shard its keys."""
         shards = len(views)
         deal = partial(steps.deal_keys, self._expected, shards)
         placed = located(self._context, views, self._tasks.places())
-        dealt = self._all_reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
+        dealt = reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
         keys = dealt.mapPartitions(steps.gathered)
         judging = partial(steps.judge_arrived, task, self._folder.tables)
         judged = unbatched(zipped(unbatched(keys), placed).map(self._logged_in(judging))).persist(
@@ -307,21 +265,12 @@ class ClusterRun:
         task = replace(task, groups=groups)
         if not task.targets or not self._left:
             return []
-        if self._judged is None:
+        if self._judged is None or self._reads is None:
             return list(steps.write_arrived(task, self._expected, 0, iter([(self._verdicts, self._left[0])])))
-        reads = self._all_reads
         deal = partial(steps.deal_verdicts, self._partition_of)
         back = self._judged.flatMap(deal).partitionBy(len(groups), _itself).mapPartitions(steps.gathered)
         writing = self._logged_in(partial(steps.write_arrived, task, self._expected))
-        return zipped(unbatched(back), reads).mapPartitionsWithIndex(writing).collect()
-
-    @property
-    def _has_read_here(self) -> bool:
-        return any(rdd is None for rdd, _ in self._read)
-
-    @property
-    def _all_reads(self) -> RDD[Left]:
-        return self._reads[0] if len(self._reads) == 1 else self._context.union(self._reads)
+        return zipped(unbatched(back), self._reads).mapPartitionsWithIndex(writing).collect()
 
 
 _itself = int

@@ -1,14 +1,12 @@
 """The three steps of a window's judging on Spark: read, judge, write. Each gives the receipts of its tasks.
 
-    read    one task a source partition: Catalyst reads, parses and digests; Python spills the records. Of files and
-            topics that are read without Spark one task a core, each with some neighbours. A window may have both
+    read    of files and topics one task a core, each with some neighbours; of a DataFrame one task a partition
     judge   one task a shard
     write   some tasks, each with some source partitions
 
-The last two have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them. Nor has the
-first without Spark (`tasks.readers`, `sources.kafka.topic_reading`). If all of a window is read so, the tasks of one
-job do all three steps (`spark.task_pool`), otherwise each step is a job of its own. What is done sooner than a job
-would start, the driver does itself: a small window has no job at all.
+They have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them, except to read a
+DataFrame. The tasks of one job do all three steps of files and topics (`spark.task_pool`); of a DataFrame each step is
+a job. What is done sooner than a job would start, the driver does itself: a small window has no job at all.
 """
 
 from __future__ import annotations
@@ -16,28 +14,27 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 
 from bucket_store.maintenance.background_task import OneThread
 from bucket_store.pieces.open import open_backend
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
-from deduper.sources.protocol import BatchRead, SourceBatch
-from deduper.sources.read_plan import Plan, read_plan
+from deduper.sources.protocol import Records, Rows
 from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.task_pool import TaskPool
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
-from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
+from deduper.tasks.readers.reading_tasks import PartRead, read_by_spark, read_group
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, write
 
@@ -47,14 +44,13 @@ _T = TypeVar("_T")
 _Payload = TypeVar("_Payload")
 _JUDGES = 8
 """Shards of a small window that are judged at a time, on threads of the driver."""
-_P = TypeVar("_P", bound=Part)
 
 
 class WindowRun(Protocol):
     """The jobs of one attempt at a window."""
 
-    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Spill the records of a batch. The receipts are in source order."""
+    def read(self, records: Records, task: ReadTask) -> list[PartRead]:
+        """Spill the records of a batch: the results of its parts, in their order."""
 
     def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
         """The admitted rows of reading tasks with categories."""
@@ -83,9 +79,8 @@ class Jobs(Protocol):
 class SparkJobs:
     """The jobs, on a session."""
 
-    def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
+    def __init__(self, session: SparkSession, config: Config) -> None:
         self.session = session
-        self._plan = read_plan(session, config, salt)
         self._pieces = open_backend(config.store.url)
         self._cores = session.sparkContext.defaultParallelism
         self._job_thread = OneThread()
@@ -94,7 +89,7 @@ class SparkJobs:
     def open(self, epoch: int, attempt: int) -> SparkRun:
         """The jobs of one attempt at a window."""
         del epoch, attempt  # its folder has a name of its own
-        return SparkRun(self.session, self._plan, self._cores, self._job_thread, self._judges)
+        return SparkRun(self.session, self._cores, self._job_thread, self._judges)
 
     def close(self) -> None:
         """No window comes any more. Safe to repeat."""
@@ -106,12 +101,9 @@ class SparkJobs:
 class SparkRun:
     """The jobs of one attempt at a window; a context manager. `all_tasks_finished`: see `WindowRun`."""
 
-    def __init__(
-        self, session: SparkSession, plan: Plan, cores: int, job_thread: OneThread, judges: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, session: SparkSession, cores: int, job_thread: OneThread, judges: ThreadPoolExecutor) -> None:
         """Use `SparkJobs.open`."""
         self.session = session
-        self._plan = plan
         self._cores = cores
         self._pool: TaskPool | None = None
         self._job_thread = job_thread
@@ -125,49 +117,32 @@ class SparkRun:
     def __exit__(self, *_: object) -> None:
         self._close_pool()
 
-    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Spill the records of a batch."""
-        read = batch.read(self, task)
-        return replace(read, receipts=sorted(read.receipts, key=lambda receipt: receipt.first_order))
-
-    @contextmanager
-    def file_on_hosts(self, data: bytes, task: ReadTask) -> Iterator[Path]:
-        """A file of this machine; see `ReadingRun`."""
-        path = Path(task.directory) / "file"
-        path.write_bytes(data)
-        try:
-            yield path
-        finally:
-            path.unlink()
-
-    def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
-        """Read records by Spark; see `ReadingRun`."""
-        self._close_pool()  # its tasks occupy the cores on which Spark is to read
-        counted = Observation()
-        tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
-        records = self._plan.records(tuples, task.clock)
-        rows = map_in_arrow(records, read_function(task), "receipt binary").collect()
-        receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
-        left_out = sum(receipt.left_out for receipt in receipts)
-        # What Spark has read costs a job; the other steps of a small window need none.
-        self._is_small &= is_small(sum(receipt.spilled_bytes for receipt in receipts))
-        return receipts, int(counted.get["rows"]) - left_out
-
-    def plain(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, are_all: bool
-    ) -> list[PartRead]:
-        """Read each part without Spark; see `ReadingRun`."""
+    def read(self, records: Records, task: ReadTask) -> list[PartRead]:
+        """Spill the records of a batch: in the driver if its parts are small, else by one task a core."""
+        if isinstance(records, Rows):
+            return self._read_rows(records, task)
+        parts = records.parts
         if is_small(sum(part.plain_bytes for part in parts)):
-            return [read(task, part) for part in parts]
+            return read_group(records.read, task, parts)
         self._is_small = False
         # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
         groups = grouped([part.plain_bytes for part in parts], self._cores)
-        if are_all:
-            self._start_pool(task, max(len(groups), task.shards))
+        self._start_pool(task, max(len(groups), task.shards))
         of_groups = self._for_each(
-            [[parts[place] for place in group] for group in groups], partial(read_group, read, task)
+            [[parts[place] for place in group] for group in groups], partial(read_group, records.read, task)
         )
         return [one for of_group in of_groups for one in of_group]
+
+    def _read_rows(self, rows: Rows, task: ReadTask) -> list[PartRead]:
+        counted = Observation()
+        frame = rows.frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+        read = read_function(replace(task, places=rows.places))
+        receipts: list[ReadReceipt] = [
+            pickle.loads(row.receipt) for row in map_in_arrow(frame, read, "receipt binary").collect()
+        ]
+        # What Spark has read costs a job; the other steps of a small window need none.
+        self._is_small = is_small(sum(receipt.spilled_bytes for receipt in receipts))
+        return read_by_spark(receipts, int(counted.get["rows"]))
 
     def _start_pool(self, task: ReadTask, most: int) -> None:
         """For this and the next steps, where that is possible."""

@@ -19,7 +19,6 @@ from deduper.errors import UsageError
 from deduper.kafka.preflight.examine import file_diagnostics
 from deduper.preflight import folders, machine
 from deduper.service.job import run
-from deduper.spark import kafka_jars
 from deduper.window.recovery import open_or_create
 
 CONFIG = """\
@@ -76,15 +75,14 @@ def test_a_sound_machine_is_healthy(job: Path) -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java, a file in the way, no connector and brokers that are down, in one answer with exit code 3."""
+    """Java, a file in the way and brokers that are down, in one answer with exit code 3."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
-    monkeypatch.setenv(kafka_jars.VARIABLE, str(tmp_path / "no-jars"))
     (tmp_path / "state").write_text("in the way", encoding="utf-8")
     answer = CliRunner().invoke(app, ["doctor", str(written(tmp_path, kafka())), "--json"])
     assert answer.exit_code == 3
     found = json.loads(answer.stdout)
     wrong = {diagnostic["check"] for diagnostic in found["diagnostics"] if diagnostic["severity"] == "error"}
-    assert (found["healthy"], wrong) == (False, {"java", "folders", "connector", "brokers"})
+    assert (found["healthy"], wrong) == (False, {"java", "folders", "brokers"})
 
 
 def test_a_source_that_is_not_there(tmp_path: Path) -> None:
@@ -144,16 +142,6 @@ def test_a_store_on_the_network_is_a_warning(job: Path, monkeypatch: pytest.Monk
     found = doctor.diagnose(load_config(job))
     assert [diagnostic.place for diagnostic in found.diagnostics if diagnostic.check == "disk"] == ["store"]
     assert found.is_healthy
-
-
-def test_where_the_connector_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without it is an error, named or not."""
-    file = written(tmp_path, kafka())
-    monkeypatch.setenv(kafka_jars.VARIABLE, str(tmp_path))
-    assert ("connector", True) in [(check, str(tmp_path) in what) for check, what in errors(file)]
-    monkeypatch.delenv(kafka_jars.VARIABLE)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert ("connector", True) in [(check, str(tmp_path / "cache") in what) for check, what in errors(file)]
 
 
 def tls(directory: Path, identity: Path) -> Config:

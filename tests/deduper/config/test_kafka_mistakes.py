@@ -55,9 +55,6 @@ topics-and-pattern | topics: [clicks, taps] | topics: clicks\n  topic_pattern: c
 pattern-open | topics: [clicks, taps] | topic_pattern: clicks-(a|b
   5:25: source.topic_pattern: is not a regular expression: missing ), unterminated subpattern; write one such as
       `clicks-.*`
-pattern-python | topics: [clicks, taps] | topic_pattern: '(?P<n>clicks)'
-  5:19: source.topic_pattern: `(?` has different meanings in Java and Python, which both read the pattern; write the
-      pattern without it: `.`, `*`, `+`, `?`, `|`, ( ) and [ ] will do
 pattern-empty | topics: [clicks, taps] | topic_pattern: ''
   5:18: source.topic_pattern: `` is not a regular expression; write one such as `clicks-.*`
 start-word | starting_offsets: earliest | starting_offsets: newest
@@ -173,20 +170,19 @@ option-empty | <SSL> |     kafka.client.id:\n
 option-list | <SSL> |     kafka.client.id: [a]\n
   13:22: source.options.kafka.client.id: must be text, a number, true or false, found `['a']`; put it in quotes
 options-native | <SSL> | <SSL>    kafka.sasl.password: hunter2\n    kafka.ssl.ca.location: ca.pem\n
-  14:5: source.options.kafka.sasl.password: is librdkafka's name, which Spark's client would ignore; write `<JAAS>`
+  14:5: source.options.kafka.sasl.password: is librdkafka's name, and no option of Kafka's; write `<JAAS>`
 options-text |   options:\n<SSL> |   options: SSL\n
   12:12: source.options: must be a section of settings, found `SSL`; write `options: {kafka.security.protocol: SSL}`
 option-jks | <SSL> |     kafka.ssl.truststore.location: /etc/ca.jks\n
   13:5: source.options.kafka.ssl.truststore.location: is /etc/ca.jks, a key store of type JKS, which librdkafka cannot
       read; make a PEM file of it (keytool -importkeystore -srckeystore /etc/ca.jks -destkeystore s.p12 -deststoretype
-      PKCS12; openssl pkcs12 -in s.p12 -out s.pem), and write `kafka.ssl.truststore.type: PEM` too; Spark reads it as
-      well
-option-pem-to-java | <SSL> |     kafka.ssl.truststore.location: /etc/ca.pem\n
-  13:36: source.options.kafka.ssl.truststore.location: is a PEM file, which Java would take for a JKS key store; write
-      `kafka.ssl.truststore.type: PEM` too
+      PKCS12; openssl pkcs12 -in s.p12 -out s.pem), and write `kafka.ssl.truststore.type: PEM` too
+option-of-consumers-of-java | <SSL> |     kafka.allow.auto.create.topics: false\n
+  13:5: source.options.kafka.allow.auto.create.topics: is an option of Java's client alone, which no job uses; remove
+      it, or write the `librdkafka.` option of the same meaning
 option-of-java-alone | <SSL> |     kafka.sasl.login.class: Mine\n
-  13:5: source.options.kafka.sasl.login.class: does not exist in librdkafka, which the job uses beside Spark's own
-      client; remove it, or write the `librdkafka.` option of the same meaning
+  13:5: source.options.kafka.sasl.login.class: does not exist in librdkafka, which the job uses; remove it, or
+      write the `librdkafka.` option of the same meaning
 option-jaas | <SSL> |     <JAAS>: "com.sun.security.auth.module.Krb5LoginModule required keyTab=x;"\n
   13:5: source.options.<JAAS>: has Krb5LoginModule with keyTab, which is not supported; write PlainLoginModule or
       ScramLoginModule with username and password, OAuthBearerLoginModule with clientId and clientSecret, or
@@ -263,7 +259,7 @@ SOUND: dict[str, tuple[str, str]] = {
     "tombstones-null-keys": (FROM_TOMBSTONES, TO_TOMBSTONES + "null_keys: allow\n"),
     "group-off": ("tombstones: error", "group: off"),
     "option-isolation": (SSL, "    kafka.isolation.level: read_uncommitted\n    kafka.max.poll.records: 7\n"),
-    "option-pem": (SSL, "    kafka.ssl.truststore.location: /ca.pem\n    kafka.ssl.truststore.type: PEM\n"),
+    "option-pem": (SSL, "    kafka.ssl.truststore.location: /ca.pem\n"),
     "sink-elsewhere": ("topic: unique}", "topic: taps, bootstrap_servers: 'other:9092'}"),
     "one-topic-for-two-ports": ("topic: duplicate", "topic: unique"),
 }

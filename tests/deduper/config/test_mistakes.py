@@ -86,6 +86,9 @@ delimiter | file_format: json | file_format: csv\n  delimiter: ab
 csv-nested | file_format: json | file_format: csv
   6:11: source.schema: a CSV field cannot hold column `tags` of type array<string>; declare it as string, or read JSON
       or Parquet
+json-map-keys | tags array<string> | tags array<map<int,string>>
+  6:11: source.schema: column `tags` has a map with keys of type int, and names in JSON are texts; write
+      `map<string,…>`
 max-files-zero | path: in/ | path: in/\n  max_files_per_batch: 0
   5:24: source.max_files_per_batch: must be at least 1, found 0; remove it to have the default, 1000
 max-files-text | path: in/ | path: in/\n  max_files_per_batch: many
@@ -220,6 +223,9 @@ store-in-source | rocksdb:state/clicks | rocksdb:in/state
   13:8: store.url: overlaps source.path (in): one lies inside the other; keep the store outside the input
 zone | url: rocksdb:state/clicks | url: rocksdb:state/clicks\nspark: {spark.sql.session.timeZone: Europe/Pariss}
   14:37: spark.spark.sql.session.timeZone: `Europe/Pariss` is no time zone; write `Europe/Paris`
+zone-of-java | url: rocksdb:state/clicks | url: rocksdb:state/clicks\nspark: {spark.sql.session.timeZone: SystemV/PST8}
+  14:37: spark.spark.sql.session.timeZone: `SystemV/PST8` is no time zone; write a name such as Europe/Paris, or an
+      offset such as +02:00
 zone-far | url: rocksdb:state/clicks | url: rocksdb:state/clicks\nspark: {spark.sql.session.timeZone: Mars}
   14:37: spark.spark.sql.session.timeZone: `Mars` is no time zone; write a name such as Europe/Paris, or an offset such
       as +02:00

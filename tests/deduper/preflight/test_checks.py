@@ -26,7 +26,6 @@ from deduper.preflight.found import Check, Failure, Start
 from deduper.service import job as service
 from deduper.service import metrics_server
 from deduper.spark import java as spark_java
-from deduper.spark.kafka_jars import Connector
 from deduper.window import owner_alive, recovery
 from deduper.window.completeness import SEED_OPEN
 from deduper.window.publishing import mark_published
@@ -122,7 +121,6 @@ def job(tmp_path: Path, java: spark_java.Java, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(service, "start_session", start_session)
     monkeypatch.setattr(machine, "require_java", lambda: java)
     monkeypatch.setattr(owner_alive, "_LOOKS", 3)
-    monkeypatch.setenv("DEDUPER_SPARK_JARS", str(tmp_path / "jars"))
     return Job(tmp_path)
 
 
@@ -274,14 +272,8 @@ def full(_: Job, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(folders.shutil, "disk_usage", lambda _: usage._replace(free=0))
 
 
-def topics(job: Job, patch: pytest.MonkeyPatch) -> None:
+def topics(job: Job, _: pytest.MonkeyPatch) -> None:
     """A source of topics whose brokers are down."""
-    job.settings["source"] = TOPICS
-    patch.setattr(connections, "find_connector", lambda *_, **__: Connector(None, {}))
-
-
-def no_connector(job: Job, _: pytest.MonkeyPatch) -> None:
-    """A source of topics, and no connector."""
     job.settings["source"] = TOPICS
 
 
@@ -319,7 +311,6 @@ CONDITIONS: Mapping[str, tuple[Breaks, set[str], int]] = {
     "no right to write a port": (no_right("out"), {"folders"}, 1),
     "no right to write tables": (no_right("tables"), {"folders"}, 1),
     "no room": (full, {"folders"}, 1),
-    "no connector": (no_connector, {"connector", "brokers"}, 2),
     "no client": (no_client, {"client"}, 2),
     "no broker": (topics, {"brokers"}, 1),
 }

@@ -18,11 +18,11 @@ from bucket_store.log.sources_archive import SourcesReader, left_files, remove_l
 from bucket_store.log.sources_file import remove_unnamed, write_sources
 from bucket_store.places.local import local_place
 from deduper.config.files import FilesSource
-from deduper.core.verdict import Admission
 from deduper.sources.files.batch import FileBatch, FileBatches
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
+from tests.deduper.unread import UNREAD
 
 DAY_US = 86_400_000_000
 BEGIN_US = 1_700_000_000_000_000
@@ -56,7 +56,7 @@ class Windows:
         epoch = self.log.claim_epoch("me", self.now_us)
         remove_unnamed(self.log.root, state=self.log.state, below_epoch=epoch)
         self.known = KnownFiles(self.source, self.log)
-        self.batches = FileBatches(self.source, self.known)
+        self.batches = FileBatches(self.source, self.known, UNREAD)
         to_fold = FilesToFold(self.known, str(self.source.folder), lambda: list_files(self.source))
         self.folding = SourceFolding(self.log, to_fold, lambda do: do(), fold_windows=self.fold_windows)
 
@@ -334,18 +334,6 @@ def test_sources_of_windows_with_keys_stay_in_the_archive(tmp_path: Path) -> Non
     reader = SourcesReader(windows.log.root, windows.log.state)
     names = [[Path(part.name).name for part in reader.of(window) or ()] for window in range(6)]
     assert names == [[], [], ["2"], ["3"], ["4"], ["5"]]
-
-
-@pytest.mark.parametrize("name", ["a.json.snappy", "a.json.lz4", "a.json.bz2", "a.json.LZ4"])
-def test_a_text_file_whose_cut_off_end_nobody_would_see_is_an_error(windows: Windows, name: str) -> None:
-    """Spark reads what is there and says nothing of the rest; the file leaves as a whole, with what to do."""
-    windows.put(name, "x" * 9)
-    windows.batches.list_new()
-    batch = windows.batches.next_batch()
-    assert batch is not None
-    (file,) = batch.files
-    assert file.admission is Admission.FILE_UNREADABLE
-    assert "cut off" in file.problem
 
 
 def test_a_name_that_is_no_text(windows: Windows) -> None:

@@ -6,12 +6,11 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 
 from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import GONE
@@ -20,10 +19,10 @@ from deduper.errors import SourceAwayError
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import SourceFile
-from deduper.sources.files.unreadable import read_apart
-from deduper.sources.files.window_files import WindowFiles
-from tests.deduper.sources.host_files import sound_file_in
+from deduper.tasks.readers.plain_file import Fault
+from deduper.tasks.readers.reading_tasks import PartRead
 from tests.deduper.sources.test_judged_sources import Windows
+from tests.deduper.unread import UNREAD
 
 Refuse = Callable[[Path, int], None]
 
@@ -184,7 +183,7 @@ def test_a_file_that_is_gone_is_an_error_and_is_read_when_it_is_back(windows: Wi
     windows.batches.list_new()
     (windows.folder / "a").rename(windows.root / "a")
     (gone,) = next_files(windows)
-    assert (gone.admission, gone.problem) == (Admission.FILE_MISSING, f"{gone.path}: no such file any more")
+    assert (gone.admission, gone.problem) == (Admission.FILE_MISSING, "no such file any more")
     next_files(windows)
     (partition,) = SourcesReader(windows.log.root, windows.log.state).of(0) or ()
     assert (partition.name, partition.version) == (gone.path, GONE)
@@ -237,7 +236,7 @@ def test_a_mount_below_a_pattern(tmp_path: Path, below: bool) -> None:
     (windows.folder / "m").mkdir()
     windows.put("m/a")
     windows.source = windows.source.model_copy(update={"path": f"{windows.folder}/{'*/a' if below else 'm'}"})
-    windows.batches = type(windows.batches)(windows.source, windows.known)
+    windows.batches = type(windows.batches)(windows.source, windows.known, UNREAD)
     windows.batches.list_new()
     (windows.folder / "m").rename(tmp_path / "away")
     (windows.folder / "m").mkdir()
@@ -253,39 +252,47 @@ def listed(windows: Windows, *names: str) -> FileBatch:
     for name in names:
         windows.put(name)
     windows.source = windows.source.model_copy(update={"max_files_per_batch": len(names)})
-    windows.batches = type(windows.batches)(windows.source, windows.known)
+    windows.batches = type(windows.batches)(windows.source, windows.known, UNREAD)
     windows.batches.list_new()
     batch = windows.batches.next_batch()
     assert batch is not None
     return batch
 
 
+def fault(admission: Admission) -> PartRead:
+    """What a task has found of a file."""
+    return PartRead(rows=1, fault=Fault(admission, "for a test"))
+
+
+@pytest.mark.parametrize("admission", [Admission.FILE_MISSING, Admission.FILE_UNREADABLE, Admission.FILE_HEADER])
 @pytest.mark.parametrize("leave", [away, unmounted])
-def test_a_folder_that_goes_away_while_it_is_read(windows: Windows, leave: Callable[[Windows], None]) -> None:
-    """Spark finds no file: none of them is written off."""
-    batch = listed(windows, "a", "b")
-
-    def read(*_: object) -> int:
-        if windows.folder.exists():
-            leave(windows)
-        raise PySparkException("[PATH_NOT_FOUND]")
-
-    with pytest.raises(SourceAwayError):
-        read_apart(batch, [0, 1], sound_file_in(windows.root), read)
-
-
-@pytest.mark.parametrize("error", [PySparkException("never heard of"), PermissionError(errno.EACCES, "no leave")])
-@pytest.mark.parametrize("whole", [True, False], ids=["folder", "file"])
-def test_leave_to_read_is_missing(
-    windows: Windows, monkeypatch: pytest.MonkeyPatch, whole: bool, error: Exception
+def test_a_folder_that_goes_away_while_it_is_read(
+    windows: Windows, leave: Callable[[Windows], None], admission: Admission
 ) -> None:
-    """For one file: it leaves as unreadable, from any call. For its folder: nothing is written off."""
+    """Tasks find no file, or another one: none of them is written off."""
     batch = listed(windows, "a", "b")
+    leave(windows)
+    with pytest.raises(SourceAwayError):
+        batch.as_read([PartRead(), fault(admission)])
 
-    def read(batch: WindowFiles, ordinals: Sequence[int]) -> int:
-        if 0 in ordinals and len(batch.files) > 1:
-            raise error
-        return 0
+
+def test_a_file_that_vanishes_while_it_is_read(windows: Windows) -> None:
+    """It is gone if its folder is there; and one that is back is read later."""
+    batch = listed(windows, "a", "b")
+    found = [PartRead(), fault(Admission.FILE_MISSING)]
+    with pytest.raises(SourceAwayError, match="away now and then"):
+        batch.as_read(found)
+    (windows.folder / "b").unlink()
+    read = batch.as_read(found)
+    assert [file.admission for file in read.files] == [Admission.ADMITTED, Admission.FILE_MISSING]
+    assert [partition.version == GONE for partition in read.partitions] == [False, True]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["folder", "file"])
+def test_leave_to_read_is_missing(windows: Windows, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """For one file: it leaves as unreadable. For its folder: nothing is written off."""
+    batch = listed(windows, "a", "b")
+    found = [fault(Admission.FILE_UNREADABLE), PartRead()]
 
     def may_not(*_: object) -> Any:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a")
@@ -294,27 +301,22 @@ def test_leave_to_read_is_missing(
     if whole:
         monkeypatch.setattr(os, "scandir", may_not)
         with pytest.raises(SourceAwayError, match="Permission denied"):
-            read_apart(batch, [0, 1], sound_file_in(windows.root), read)
+            batch.as_read(found)
     else:
-        got, _ = read_apart(batch, [0, 1], sound_file_in(windows.root), read)
-        assert [file.admission for file in got.files] == [Admission.FILE_UNREADABLE, Admission.ADMITTED]
+        read = batch.as_read(found)
+        assert [file.admission for file in read.files] == [Admission.FILE_UNREADABLE, Admission.ADMITTED]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])
 def test_a_file_that_cannot_be_opened_is_not_written_off(
     windows: Windows, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """Whatever Spark has said of it."""
+    """Whatever a task has said of it."""
     batch = listed(windows, "a")
-
-    def read(batch: WindowFiles, _: object) -> int:
-        if batch.files[0].path.endswith("a"):
-            raise PySparkException("never heard of")
-        return 0
 
     def failing(*_: object) -> Any:
         raise OSError(code, os.strerror(code), "a")
 
     monkeypatch.setattr("deduper.sources.files.seen_folders.open", failing, raising=False)
     with pytest.raises(SourceAwayError, match=os.strerror(code)):
-        read_apart(batch, [0], sound_file_in(windows.root), read)
+        batch.as_read([fault(Admission.FILE_UNREADABLE)])

@@ -136,14 +136,17 @@ def test_values_of_folders(tmp_path: Path) -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     """There is no text: the columns that are null are named."""
-    given = details(tmp_path, FILES | {"file_format": "parquet", "schema": "user string, id int, n int, ts timestamp"})
+    given = details(
+        tmp_path, FILES | {"file_format": "parquet", "schema": "user string, id int, n int, ok boolean, ts timestamp"}
+    )
     assert detail(given, Admission.NULL_KEY, None, nulls=(0,)) == "user: null, or no such column in the file"
-    assert (
-        detail(given, Admission.MALFORMED, None, nulls=(0, 1)) == "id: int expected, the file has a number that is none"
+    assert detail(given, Admission.MALFORMED, None, nulls=(0, 1, 3)) == (
+        "id: int expected, the file has a value that is none"
     )
     assert detail(given, Admission.MALFORMED, None, nulls=(1, 2)) == (
-        "the file has a number that is not one of its column's type: one of id, n"
+        "the file has a value that is not one of its column's type: one of id, n"
     )
+    assert detail(given, Admission.INVALID_UTF8, None, nulls=(0, 1)) == "user: bytes that are not UTF-8"
 
 
 @pytest.mark.parametrize("has_columns", [False, True], ids=["topics", "files"])

@@ -24,9 +24,10 @@ from bucket_store.tables.manager import TableSettings
 from bucket_store.tables.view import ShardView
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.sources.protocol import BatchRead, SourceBatch
+from deduper.sources.protocol import Records
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.read import ReadTask
+from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask
 from deduper.testing import Settings
@@ -34,6 +35,7 @@ from deduper.window import policy
 from deduper.window.attempt import WindowJudge
 from deduper.window.runner import Batch, WindowRunner
 from tests.deduper.small_service import BEGIN_US, Trial
+from tests.deduper.unread import UNREAD
 
 HOUR_US = 3_600_000_000
 WINDOW_US = 30_000_000
@@ -126,7 +128,7 @@ class ManyShards:
         folder = Path(self.config.store.path).parent / "in"
         source: Any = self.config.source
         files = tuple(stat_files([ListedFile(f"{folder / 'a'}", 7)]))
-        self._runner.run(Batch("query", self.log.state.next_window, FileBatch(source, files)))
+        self._runner.run(Batch("query", self.log.state.next_window, FileBatch(source, files, UNREAD)))
 
     def wait_until_published(self) -> None:
         """Wait until the last window is public."""
@@ -156,9 +158,9 @@ class ManyShards:
         """The jobs of one attempt."""
         yield self
 
-    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
+    def read(self, records: Records, task: ReadTask) -> list[PartRead]:
         """One record a shard."""
-        return BatchRead(batch, [], self.config.store.shards)
+        return [PartRead(rows=self.config.store.shards)]
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """A unique record and a piece a shard."""

@@ -26,6 +26,7 @@ from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
 from deduper.window.runner import Batch
 from tests.deduper.small_service import Process, SmallJobs, TaskKilled, Trial, Trouble, World, armed, machine_of
+from tests.deduper.unread import UNREAD
 
 ROWS = [[Row(("a",)), Row(("b",))], [Row(("a",))]]
 
@@ -180,7 +181,9 @@ def test_what_dead_tasks_have_left_is_in_no_port(world: World) -> None:
 def test_what_was_judged_in_the_end_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what was asked for: a source that has lost something meanwhile must go on from where the record says."""
     process = Process(world)
-    asked = FileBatch(world.config.source, tuple(stat_files([ListedFile(f"{path}", 0) for path in world.put(ROWS)])))
+    asked = FileBatch(
+        world.config.source, tuple(stat_files([ListedFile(f"{path}", 0) for path in world.put(ROWS)])), UNREAD
+    )
     less = replace(asked)
     judge = process.judge.judge
 

@@ -59,7 +59,7 @@ def test_a_task_gets_the_view_of_its_own_shard_alone(tmp_path: Path, has_pool: b
         job.run()
         assert {len(view.pieces) for view in job.views} == {50}
         assert [view.shard for view in job.views] == list(range(1000))
-        run = SparkRun(sent, sent, 2, OneThread(), sent)
+        run = SparkRun(sent, 2, OneThread(), sent)
         run._is_small = False
         run._pool = sent if has_pool else None
         assert job.task is not None

@@ -51,6 +51,7 @@ from tests.bucket_store.maintenance.in_process import InProcess
 from tests.bucket_store.table_samples import entries_of, random_keys
 from tests.deduper.small_service import BEGIN_US, Trial
 from tests.deduper.staged_file import staged_file
+from tests.deduper.unread import UNREAD
 from tests.tiers import is_night
 
 SECOND_US = 1_000_000
@@ -137,7 +138,7 @@ class Job:
             path.touch()
         files = tuple(stat_files([ListedFile(f"{path}", 7) for path in paths]))
         source: Any = self.config.source
-        return Batch("query", 40 + self.log.state.next_window, FileBatch(source, files))
+        return Batch("query", 40 + self.log.state.next_window, FileBatch(source, files, UNREAD))
 
     def run(self, *said: Receipt, names: Sequence[str] = ()) -> Any:
         """A window; gives its progress."""

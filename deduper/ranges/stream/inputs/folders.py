@@ -19,7 +19,7 @@ from deduper.ranges.stream.settings import PortFolder
 from deduper.sinks.names import PUBLISHED, FinalName
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.tasks.dedup_column import DEDUP
-from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
+from deduper.tasks.readers.plain_file import FileFault
 from deduper.tasks.readers.raw_text import texts_of
 from deduper.tasks.readers.text import parsed_lines, require_lines
 from deduper.text.format import TextFormat
@@ -170,7 +170,7 @@ class FolderInput:
                     f"{file}: a published file of {self._side} went away before it was taken; bring it back, or begin "
                     "with a new store and new ports"
                 ) from error
-            except (OSError, pa.ArrowException, NotPlain, UnreadableFile) as error:
+            except (OSError, pa.ArrowException, FileFault) as error:
                 raise DeduperError(f"{file}: cannot be read as {self._port.format}: {error}") from error
         try:
             table = pa.concat_tables(tables, promote_options="default").combine_chunks()

@@ -13,17 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from deduper.config.kafka.sections import KafkaSource
+from deduper.errors import SourceAwayError
 from deduper.kafka.client import consumer_options
 from deduper.kafka.cluster import KafkaCluster
-from deduper.kafka.offsets import OffsetRange, ends_from_wire, ends_to_wire
-from deduper.kafka.retry import RetryDeadline, ThrottledLog
+from deduper.kafka.offsets import ends_from_wire, ends_to_wire
 from deduper.ranges.stream.inputs.folders import UNPARSABLE, ZONE, scalars, schema_of
 from deduper.ranges.stream.rows import InputRows
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.sources.kafka.plain_topics import record_format
-from deduper.tasks.readers.plain_file import NotPlain
 
 TOMBSTONE = "tombstone"
 
@@ -42,9 +41,7 @@ class TopicInput:
             TopicMissingError, IntegrityError: as `KafkaBatches.begin`.
             KafkaOptionsError: an option of the source only Java's client has.
         """
-        self._side = side
         self._source = source
-        self._stop = stop
         self._columns = scalars(source.parsed_columns)
         self._format = record_format(source, self._columns, ZONE)
         self._client = consumer_options(source)
@@ -52,7 +49,7 @@ class TopicInput:
         self.position = None if position is None else list(position)
         ends = None if position is None else ends_from_wire(position)
         self._batches = KafkaBatches(
-            source, KafkaCluster(source, stop, side), ends, BrokerWatch(source, stop), name=side
+            source, KafkaCluster(source, stop, side), ends, BrokerWatch(source, stop, name=side), name=side
         )
         self._batches.begin(drain=drain)
         self._batch: KafkaBatch | None = None
@@ -75,24 +72,17 @@ class TopicInput:
         """See `Input`: the records of the planned offsets, which the brokers have held until they were read.
 
         Raises:
-            IntegrityError: as `plan`.
+            IntegrityError: as `plan`, and as `fetched`.
+            KafkaDeniedError: as `fetched`.
             BrokerUnavailableError: the brokers are away for longer than the deadline.
             StopRequested: a stop was requested meanwhile.
         """
         assert self._batch is not None, "nothing was planned"
-        retry = RetryDeadline(
-            self._side,
-            self._source.deadline / 1_000_000,
-            ThrottledLog(),
-            stop=self._stop,
-            when_stopped="nothing of the window is committed",
-        )
         while True:
             try:
-                rows, counts = self._read(self._batch.ranges)
-            except NotPlain as error:
-                retry.wait("the brokers", str(error))
-                self._batch = self._batches.judged_again(self._batch)
+                rows, counts = self._read(self._batch.parts)
+            except SourceAwayError as error:
+                self._batch = self._batch.after_failure(error)
                 continue
             confirmed = self._batch.confirmed(counts)
             if confirmed is self._batch:
@@ -100,15 +90,14 @@ class TopicInput:
                 return rows
             self._batch = confirmed
 
-    def _read(self, ranges: Sequence[OffsetRange]) -> tuple[InputRows, dict[int, int]]:
+    def _read(self, parts: Sequence[RangePart]) -> tuple[InputRows, dict[int, int]]:
         """The rows of ranges, and how many records each has given."""
         assert self.declared is not None
         tables, bad, counts = [self.declared.empty_table()], list[tuple[str, str | None]](), dict[int, int]()
-        for ordinal, taken in enumerate(ranges):
-            part = RangePart(taken.place.topic, taken.place.partition, taken.start, taken.end, ordinal, 0)
-            counts[ordinal] = 0
+        for part in parts:
+            counts[part.ordinal] = 0
             for given in fetched(self._client, part, self._format.has_headers):
-                counts[ordinal] += given.num_rows
+                counts[part.ordinal] += given.num_rows
                 table, wrong = self._rows(part, given)
                 tables.append(table)
                 bad += wrong

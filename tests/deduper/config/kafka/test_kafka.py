@@ -102,17 +102,9 @@ def test_settings_that_change_verdicts_change_their_hash(tmp_path: Path) -> None
     assert {settings_hash(loaded(base.replace(old, new, 1), tmp_path)) for old, new in same} == {hashes[0]}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "offset"),
-    [
-        *[("clicks-.*", None), (r"a\.b\-c\d+|[^x-z_.\w]{2,}", None), ("(?:a|b)(?!c)(?<=d)e*?", None), ("(?i)a", None)],
-        *[("[a-z&&[^b]]", 4), ("[[a]]", 1), ("[]a]", 0), ("[^]a]", 0), (r"a\Z", 1), (r"\pL", 0), (r"\Qa\E", 0)],
-        *[("a{,3}", 1), ("a{", 1), ("(?P<n>a)", 0), ("(?<n>a)", 0), ("(?x)a", 0), ("(?#c)a", 0), (r"[\b]", 1)],
-        *[("é", 0), ("a b", 1), ("a\\", 1), ("*a", 0)],
-    ],
-)
-def test_a_pattern_is_taken_when_java_and_python_agree_on_it(pattern: str, offset: int | None, tmp_path: Path) -> None:
-    """Otherwise the caret stands where they part, or where it goes wrong."""
+@pytest.mark.parametrize(("pattern", "offset"), [("clicks-.*", None), (r"(?P<n>a)\pL", 8), ("*a", 0), ("a{,3}", None)])
+def test_a_pattern_is_a_regular_expression(pattern: str, offset: int | None, tmp_path: Path) -> None:
+    """The caret stands where it goes wrong."""
     text = BASE.replace("topics: [clicks, taps]", f"topic_pattern: '{pattern}'")
     if offset is None:
         assert kafka_source(loaded(text, tmp_path)).topic_pattern == pattern
@@ -123,13 +115,11 @@ def test_a_pattern_is_taken_when_java_and_python_agree_on_it(pattern: str, offse
     assert (problem.setting, problem.place.line, problem.place.column) == ("source.topic_pattern", 5, 19 + offset)
 
 
-def test_spark_is_told_to_match_whole_names(tmp_path: Path) -> None:
-    """As `reads` does: Spark alone would take every topic in whose name the pattern can be found."""
+def test_a_pattern_is_of_whole_names(tmp_path: Path) -> None:
+    """A topic in whose name it can be found is none of the source's."""
     source = kafka_source(loaded(BASE.replace("topics: [clicks, taps]", "topic_pattern: clicks|taps"), tmp_path))
-    pattern = source.subscription["subscribePattern"]
     for topic, is_read in (("clicks", True), ("taps", True), ("clicks-2", False), ("my-taps", False)):
-        assert source.reads(topic) == is_read == (re.search(pattern, topic) is not None), topic
-    assert kafka_source(loaded(BASE, tmp_path)).subscription == {"subscribe": "clicks,taps"}
+        assert source.reads(topic) == is_read, topic
 
 
 SECRETS = f"""\

@@ -424,7 +424,9 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
 TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
 AVRO: Row = {
     "format": "avro",
-    "avro_schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "string"}]}),
+    "avro_schema": json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": "id", "type": {"type": "array", "items": "int"}}]}
+    ),
 }
 
 
@@ -456,7 +458,7 @@ AVRO: Row = {
             {"events": {"format": "kafka", "topics": ["in"], "bootstrap_servers": "h:1", "value": {"format": "avro"}}},
             "avro_schema: is missing",
         ),
-        ({"events": {**TOPIC, "topics": ["in"], "value": AVRO}}, "events.value.format: Spark decodes `avro` for a job"),
+        ({"events": {**TOPIC, "topics": ["in"], "value": AVRO}}, "column `id` is of type array<int>"),
         ({"output": {"format": "kafka", "topic": "out"}}, "the brokers are missing"),
         (
             {name: {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"} for name in ("output", "late")},

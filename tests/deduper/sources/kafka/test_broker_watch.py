@@ -1,67 +1,18 @@
-"""Brokers that are away while Spark reads: what counts as that, what is said, when it is given up."""
+"""Brokers that are away while a window is read: what is said, and when it is given up."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from deduper.config.kafka.sections import KafkaSource
-from deduper.errors import StopRequested
+from deduper.errors import IntegrityError, SourceAwayError, StopRequested
 from deduper.kafka.errors import BrokerUnavailableError
-from deduper.kafka.spark_failures import may_pass
 from deduper.sources.kafka.broker_watch import BrokerWatch
-from deduper.spark.failures import innermost_cause
-
-PASSING = [
-    "java.util.concurrent.ExecutionException: org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a "
-    "node assignment. Call: listNodes",
-    "Job aborted due to stage failure\nCaused by: java.util.concurrent.TimeoutException: Cannot fetch record for "
-    "offset 41 in 120000 milliseconds",
-    "Query terminated\nCaused by: org.apache.kafka.common.errors.DisconnectException: Cancelled fetchMetadata request",
-    "x\nCaused by: org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls given in "
-    "bootstrap.servers",
-]
-LASTING = [
-    "x\nCaused by: org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [in]",
-    "x\nCaused by: org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed",
-    # One of several tasks has reported the reason, the others only waited for it.
-    "org.apache.kafka.common.errors.TimeoutException: Expiring 4 record(s)\nCaused by: "
-    "org.apache.kafka.common.errors.RecordTooLargeException: The request included a message larger than the max",
-    "org.apache.spark.SparkException: Job aborted: java.util.concurrent.TimeoutException: Futures timed out",
-    "java.lang.OutOfMemoryError: Java heap space",
-    "x\nCaused by: org.apache.spark.api.python.PythonException: Traceback",
-]
-
-
-class SparkFailure(Exception):
-    """As PySpark raises it: a message, and beside it Java's stack trace."""
-
-    def __init__(self, text: str, trace: str = "") -> None:
-        super().__init__(text)
-        self._stackTrace = trace
-
-
-@pytest.mark.parametrize("text", PASSING)
-def test_what_brokers_explain_may_pass(text: str) -> None:
-    """In the message as in the trace beside it."""
-    assert may_pass(SparkFailure(text))
-    assert may_pass(SparkFailure("[STREAM_FAILED] Query terminated with exception", text))
-
-
-@pytest.mark.parametrize("text", LASTING)
-def test_what_they_do_not_explain_lasts(text: str) -> None:
-    """Waiting for the brokers would hide it until the deadline."""
-    assert not may_pass(SparkFailure(text))
-
-
-def test_the_innermost_cause_may_stand_in_the_trace() -> None:
-    """Without a cause the first line."""
-    assert innermost_cause(SparkFailure("a\nb", "c\nCaused by: x.Y: why\n\tat d")) == "Y: why"
-    assert innermost_cause(SparkFailure("a\nb")) == "a"
+from deduper.sources.kafka.fetching import SILENCE_S
 
 
 class World:
@@ -89,7 +40,7 @@ class World:
         self.now += seconds
 
 
-FAILURE = SparkFailure(PASSING[0])
+FAILURE = SourceAwayError("in-0, offsets 3 to 5: no record in 10 s, at 3: no answer")
 
 
 def test_it_says_so_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
@@ -136,31 +87,28 @@ def test_brokers_that_answer_and_help_nobody() -> None:
     """A failure that comes again and again has the same deadline."""
     world = World(deadline_s=60)
     assert all(world.watch.is_over(FAILURE) for _ in range(120))
-    with pytest.raises(BrokerUnavailableError, match="Timed out waiting for a node assignment"):
+    with pytest.raises(BrokerUnavailableError, match="no record in 10 s, at 3: no answer; nothing is lost"):
         world.watch.is_over(FAILURE)
 
 
-def test_a_fault_hours_after_another_is_another() -> None:
-    """Though no window was judged in between: a topic may have had no records."""
-    world = World(deadline_s=60)
-    assert world.watch.is_over(FAILURE)
-    world.now += 4 * 3600
-    assert world.watch.is_over(FAILURE)
-    world.away = True
-    assert not world.watch.is_over(FAILURE)
-    world.now += 60
-    with pytest.raises(BrokerUnavailableError):
-        world.watch.is_over(FAILURE)
+def test_a_fetch_waits_longer_after_each_failure() -> None:
+    """Up to two minutes, for brokers that slow a client down; a judged window ends it."""
+    world = World(deadline_s=600)
+    waits = []
+    for _ in range(6):
+        waits.append(world.watch.silence_s)
+        world.watch.wait_for(FAILURE)
+    assert waits == [SILENCE_S, 20, 40, 80, 120, 120]
+    world.watch.progressed()
+    assert world.watch.silence_s == SILENCE_S
 
 
 def test_any_other_failure_ends_the_job() -> None:
     """As it is."""
-    world = World()
-    failure = SparkFailure(LASTING[0])
-    for call in (world.watch.is_over, world.watch.wait_for):
-        with pytest.raises(SparkFailure) as raised:
-            cast("object", call(failure))
-        assert raised.value is failure
+    failure = IntegrityError("in-0, offsets 3 to 5: a batch of records is damaged")
+    with pytest.raises(IntegrityError) as raised:
+        World().watch.wait_for(failure)
+    assert raised.value is failure
 
 
 def test_a_stop_ends_the_waiting() -> None:

@@ -1,4 +1,4 @@
-"""A range of offsets from a scripted consumer: whole and in order, or left to Spark."""
+"""A range of offsets from a scripted consumer: whole and in order, or not at all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deduper.errors import IntegrityError, SourceAwayError
+from deduper.kafka.errors import KafkaDeniedError
 from deduper.sources.kafka import fetching
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.sources.kafka.partition_queue import OFFSET, SCHEMA, Event
-from deduper.tasks.readers.plain_file import NotPlain
 
 CLIENT = {"bootstrap.servers": "nowhere:1"}
 
@@ -95,7 +96,6 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fetching.close()
     monkeypatch.setattr(fetching, "Consumer", ScriptedConsumer)
     monkeypatch.setattr(fetching, "PartitionQueue", ScriptedQueue)
-    monkeypatch.setattr(fetching, "_SILENCE_S", 0.05)
     monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=lambda: ScriptedQueue.now))
     ScriptedConsumer.made = 0
     ScriptedConsumer.words = []
@@ -107,7 +107,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def read(script: Script, start: int, stop: int) -> list[pa.RecordBatch]:
     """The range of these offsets."""
     ScriptedQueue.script = script
-    return list(fetched(CLIENT, RangePart("t", 1, start, stop, 0, 0), with_headers=False))
+    return list(fetched(CLIENT, RangePart("t", 1, start, stop, 0, 0, silence_s=0.05), with_headers=False))
 
 
 def offsets(found: Sequence[pa.RecordBatch]) -> list[int]:
@@ -146,12 +146,45 @@ def test_a_range_is_over_at_its_end(script: Script, expected: list[int]) -> None
         ([[failure(KafkaError.UNKNOWN_TOPIC_OR_PART)]], "t-1, offsets 3 to 5: "),
     ],
 )
-def test_whatever_is_unusual_is_left_to_spark(script: Script, reason: str) -> None:
+def test_whatever_is_unusual_is_tried_again(script: Script, reason: str) -> None:
     """And the next range has a new consumer."""
-    with pytest.raises(NotPlain, match=reason):
+    with pytest.raises(SourceAwayError, match=reason):
         read(script, 3, 6)
     assert offsets(read([[record(3), record(4), record(5)]], 3, 6)) == [3, 4, 5]
     assert ScriptedConsumer.made == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "told"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaDeniedError, "it needs Read and Describe on the topic"),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaDeniedError, "it needs a login that is valid"),
+        (KafkaError._BAD_MSG, IntegrityError, "a batch of records is damaged"),
+        (KafkaError._BAD_COMPRESSION, IntegrityError, "a batch of records is damaged"),
+    ],
+)
+def test_what_no_waiting_mends_is_an_error_of_its_own(code: int, kind: type[Exception], told: str) -> None:
+    """With the range in front."""
+    with pytest.raises(kind, match=f"t-1, offsets 3 to 5: .*{told}"):
+        read([[record(3)], [failure(code)]], 3, 6)
+
+
+def test_a_refused_login_is_the_reason_of_silence() -> None:
+    """The client reports it beside the partition, and goes on trying."""
+    read([[record(0)]], 0, 1)
+    ScriptedQueue.script = []
+    reading = fetched(CLIENT, RangePart("t", 1, 3, 6, 0, 0, silence_s=2.5), with_headers=False)
+    polled = ScriptedConsumer.poll
+
+    def poll(consumer: ScriptedConsumer, timeout: float) -> None:
+        fetching._readers[0]._failed(KafkaError(KafkaError._AUTHENTICATION))
+
+    ScriptedConsumer.poll = poll  # type: ignore[assignment, method-assign]
+    try:
+        with pytest.raises(KafkaDeniedError, match="it needs a login that is valid"):
+            next(reading)
+    finally:
+        ScriptedConsumer.poll = polled  # type: ignore[method-assign]
 
 
 def test_a_consumer_stays_for_the_next_range_and_forgets_the_last() -> None:
@@ -179,7 +212,7 @@ def test_large_records_come_few_at_a_time() -> None:
 
 
 def test_what_the_consumer_reports_beside_the_records() -> None:
-    """A group's refusal means nothing. Another error, or a record in the wrong queue, leaves the range to Spark."""
+    """A group's refusal means nothing. Another error, or a record in the wrong queue, ends the fetch."""
     refused, unknown = (
         Message(topic="t", partition=1, offset=-1, error=KafkaError(code))
         for code in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -187,10 +220,10 @@ def test_what_the_consumer_reports_beside_the_records() -> None:
     ScriptedConsumer.words = [refused]
     assert offsets(read([[], [record(3), record(4), record(5)]], 3, 6)) == [3, 4, 5]
     ScriptedConsumer.words = [unknown]
-    with pytest.raises(NotPlain, match="t-1, offsets 3 to 5: "):
+    with pytest.raises(SourceAwayError, match="t-1, offsets 3 to 5: "):
         read([[], [record(3), record(4), record(5)]], 3, 6)
     ScriptedConsumer.words = [Message(topic="t", partition=1, offset=3, value=b"v")]
-    with pytest.raises(NotPlain, match="t-1: a record outside its partition's queue"):
+    with pytest.raises(SourceAwayError, match="t-1: a record outside its partition's queue"):
         read([[], [record(4), record(5)]], 3, 6)
 
 

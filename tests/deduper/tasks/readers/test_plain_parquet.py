@@ -1,4 +1,4 @@
-"""Plain Parquet files become records without Spark: which ones are errors, and that a file which changes is none."""
+"""Parquet files become records: which ones are errors, and that a file which changes is none."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from deduper.config.files import FilesSource
 from deduper.config.load import load_config
 from deduper.core.verdict import Admission
-from deduper.sources.files.plain_reading import plain_reading
+from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.readers import parquet as parquet_records
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FilePart, NotPlain
+from deduper.tasks.readers.plain_file import FileChanged, FileGone, FilePart
 from tests.deduper.digest_cases import SALT
 from tests.deduper.store_samples import CONFIG_TEXT
 from tests.deduper.tasks.readers.test_text import changed
@@ -27,7 +28,9 @@ def reading_of(directory: Path, null_keys: str = "error") -> ParquetReading:
     """How a job with an event time reads such files."""
     text = CONFIG_TEXT.replace("file_format: json", "file_format: parquet").replace(", n long, day string", "")
     (directory / "job.yaml").write_text(f"{text}null_keys: {null_keys}\n")
-    reading = plain_reading(load_config(directory / "job.yaml", environment={}), SALT)
+    config = load_config(directory / "job.yaml", environment={})
+    assert isinstance(config.source, FilesSource)
+    reading = file_reading(config, config.source, SALT)
     assert isinstance(reading, ParquetReading)
     return reading
 
@@ -73,9 +76,7 @@ def test_a_record_without_a_key_is_that_first_of_all(tmp_path: Path, null_keys: 
 
 @pytest.mark.parametrize("how", ["gone", "time", "size"])
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_a_file_that_changes_is_left_to_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, when: str
-) -> None:
+def test_a_file_that_changes_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, when: str) -> None:
     """Not one record since it was listed: it is another file; while it is read, its records may be of either."""
     monkeypatch.setattr(parquet_records, "_BATCH_ROWS", 2)
     reading = reading_of(tmp_path)
@@ -84,7 +85,7 @@ def test_a_file_that_changes_is_left_to_spark(
     if when == "while":
         next(records)
     changed(Path(part.path), how)
-    with pytest.raises(NotPlain):
+    with pytest.raises(FileGone if how == "gone" else FileChanged):
         next(records) if when == "before" else list(records)
 
 

@@ -7,6 +7,7 @@ import bz2
 import errno
 import gzip
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,15 @@ import pytest
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
 from deduper.core.clock import ClockRules
+from deduper.core.digests import key_digest
 from deduper.core.verdict import Admission
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
-from deduper.tasks.readers.declared import Declared
-from deduper.tasks.readers.plain_file import FilePart, NotPlain
-from deduper.tasks.readers.reading_tasks import PartRead, read_part
+from deduper.tasks.readers.declared import Declared, ExpiryKind
+from deduper.tasks.readers.plain_file import Fault, FileChanged, FileGone, FilePart, MisheadedFile, UnreadableFile
+from deduper.tasks.readers.reading_tasks import PartRead, read_file
 from deduper.tasks.readers.text import TextReading
 from tests.deduper.digest_cases import SALT
 
@@ -52,7 +54,12 @@ def zst(data: bytes) -> bytes:
     return packed
 
 
-PACKED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zst}
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": zst,
+    ".deflate": zlib.compress,
+}
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def reading(tmp_path: Path) -> TextReading:
     columns = parse_columns("k string, t bigint, `n` int")
     declared = tuple(map(DeclaredColumn.of, columns))
     layout = RecordLayout.of(pa.int64(), [column.arrow for column in declared])
-    return TextReading(Declared(declared, (0,), 1, "whole", 1, True, layout, SALT, tmp_path), "UTC")
+    return TextReading(Declared(declared, (0,), 1, "whole", 1, True, layout, SALT, tmp_path))
 
 
 def part_of(reading: TextReading, content: bytes, name: str = "a.json") -> FilePart:
@@ -173,7 +180,7 @@ def test_a_long_line_is_a_line(reading: TextReading, monkeypatch: pytest.MonkeyP
     assert admissions(found) == [*ADMISSIONS, ADMITTED, *ADMISSIONS]
     assert found["_0"][len(LINES)].as_py() == "x" * 50_000
     monkeypatch.setattr(text, "_LONGEST_LINE", 30_000)
-    with pytest.raises(NotPlain, match="a line of more than 30000 bytes"):
+    with pytest.raises(UnreadableFile, match="a line of more than 30000 bytes"):
         read(reading, part)
 
 
@@ -199,23 +206,23 @@ def test_a_compressed_file_is_read_to_its_end(
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_a_compressed_file_that_is_cut_off_is_for_spark(reading: TextReading, suffix: str, pieces: int) -> None:
+def test_a_compressed_file_that_is_cut_off_is_unreadable(reading: TextReading, suffix: str, pieces: int) -> None:
     """Wherever it was cut, but between two pieces; so is one that is none, or has something behind it."""
     pack = PACKED[suffix]
     packed = [pack(CONTENT)] * pieces
     whole = b"".join(packed)
     for length in range(len(whole) - len(packed[-1]) + 1, len(whole)):
-        with pytest.raises(NotPlain):
+        with pytest.raises(UnreadableFile):
             read_bytes(reading, whole[:length], f"a.json{suffix}")
-    for content in (CONTENT, whole + b"more than nothing", b""):
-        with pytest.raises(NotPlain):
+    for content in (CONTENT, whole + b"more than nothing", whole + bytes(512), b""):
+        with pytest.raises(UnreadableFile):
             read_bytes(reading, content, f"a.json{suffix}")
 
 
-@pytest.mark.parametrize("suffix", [".snappy", ".lz4", ".deflate", ".LZ4"])
-def test_what_only_spark_unpacks(reading: TextReading, suffix: str) -> None:
-    """By its name, before anything is read."""
-    with pytest.raises(NotPlain, match="compressed in a way that Spark reads"):
+@pytest.mark.parametrize("suffix", [".snappy", ".lz4", ".LZ4"])
+def test_what_is_not_unpacked(reading: TextReading, suffix: str) -> None:
+    """By its name, before anything is read: a part of it would be taken for the whole."""
+    with pytest.raises(UnreadableFile, match=f"where a {suffix.lower()} file was cut off cannot be seen"):
         part_of(reading, CONTENT, f"a.json{suffix}")
 
 
@@ -267,7 +274,7 @@ def csv_reading(reading: TextReading) -> TextReading:
 
 
 def test_every_line_of_csv_behind_the_header_is_one_record(csv_reading: TextReading) -> None:
-    """Its place counts the header, which is no record whatever it holds."""
+    """Its place counts the header, which is no record; by another header nothing is read."""
     found = read_bytes(csv_reading, CSV_CONTENT, "a.csv")
     assert admissions(found) == CSV_ADMISSIONS
     assert found["_order"].to_pylist() == list(range(1, len(CSV_LINES)))
@@ -276,7 +283,8 @@ def test_every_line_of_csv_behind_the_header_is_one_record(csv_reading: TextRead
     assert found["_2"].to_pylist() == [*[None] * 7, 6, None]
     assert found["_raw"].to_pylist()[3:5] == ['"', base64.b64encode(CSV_LINES[5]).decode()]
     for header in (b"", b"\xff", b'"'):
-        assert read_bytes(csv_reading, header + b"\n" + CSV_CONTENT.partition(b"\n")[2], "a.csv").equals(found)
+        with pytest.raises(MisheadedFile):
+            read_bytes(csv_reading, header + b"\n" + CSV_CONTENT.partition(b"\n")[2], "a.csv")
     packed = read_bytes(csv_reading, gzip.compress(CSV_CONTENT), "a.csv.gz")
     assert packed.equals(found)
     without = read_bytes(replace(csv_reading, header=False), CSV_CONTENT, "a.csv")
@@ -310,19 +318,63 @@ def test_csv_has_no_fields_for_columns_of_folders(csv_reading: TextReading) -> N
     assert admissions(found) == [ADMITTED, MALFORMED, MALFORMED]
 
 
+# -- expiry keys -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "expiry_kind", "values", "keys"),
+    [
+        ("decimal(12,3)", "decimal", ["1.5", "-0.001", "999999999"], [1500, -1, 999_999_999_000]),
+        ("decimal(5,0)", "decimal", ["1.5", "-7", "99999"], [2, -7, 99_999]),
+        ("string", "category", ['"b"', '""', "1"], ["b", "", "1"]),
+        ("boolean", "category", ["true", "false", "true"], ["true", "false", "true"]),
+        ("tinyint", "category", ["-5", "0", "127"], ["-5", "0", "127"]),
+        ("date", "category", ['"2024-1-5"', '"0000-02-03"', '"9999"'], ["2024-01-05", "0000-02-03", "9999-01-01"]),
+        ("date", "category", ['"-0001-02-03"', '"12024"', '"-9999"'], ["-0001-02-03", "+12024-01-01", "-9999-01-01"]),
+        ("double", "float", ["1.5", "-0.0", '"NaN"'], [1.5, -0.0, None]),
+    ],
+)
+def test_expiry_keys(
+    reading: TextReading, kind: str, expiry_kind: ExpiryKind, values: list[str], keys: list[Any]
+) -> None:
+    """Of every type that a rule takes; null where there is none, or none that can be one."""
+    columns = tuple(map(DeclaredColumn.of, parse_columns(f"k string, e {kind}")))
+    has_category = expiry_kind == "category"
+    expiry = pa.string() if has_category else pa.float64() if expiry_kind == "float" else pa.int64()
+    given = replace(reading.declared, columns=columns, expiry_kind=expiry_kind, layout=RecordLayout.of(expiry))
+    lines = [f'{{"k":"a","e":{value}}}' for value in values]
+    found = read_bytes(replace(reading, declared=given), "\n".join([*lines, '{"k":"a"}']).encode())
+    stored = found["_category" if has_category else "_expiry"].to_pylist()[: len(values)]
+    assert [
+        key if admission is ADMITTED else None for key, admission in zip(stored, admissions(found), strict=False)
+    ] == keys
+    expected = [ADMITTED if key is not None else Admission.BAD_EXPIRY for key in keys]
+    assert admissions(found) == [*expected, Admission.NULL_EXPIRY]
+
+
+def test_a_secure_digest(reading: TextReading) -> None:
+    """As its definition gives it."""
+    secure = replace(reading, declared=replace(reading.declared, is_secure=True))
+    found = read_bytes(secure, b'{"k":"\xc3\xbc","t":1}')
+    words = found["_hi"][0].as_py() % 2**64, found["_lo"][0].as_py() % 2**64
+    assert words == key_digest(["ü"], ["string"], SALT, secure=True)
+
+
 # -- folders, columns, files that change -----------------------------------------------------------------------------
 
 
 def test_columns_of_folders(reading: TextReading) -> None:
-    """They are of every record of the file, also where a field has their name; Spark casts what is doubtful."""
+    """They are of every record of the file, also where a field has their name."""
     found = read_bytes(reading, b'{"k":"a","t":1,"n":"no number"}\n{', "n=7/k=other/a.json")
     assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["other", "other"], [1, None], [7, 7]]
     assert admissions(found) == [ADMITTED, MALFORMED]
     found = read_bytes(reading, b'{"k":1.0}\n{"k":', "n=7/k=other/t=5/a.json")
     assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["other", "other"], [5, 5], [7, 7]]
     assert admissions(found) == [ADMITTED, MALFORMED]
-    with pytest.raises(NotPlain, match="cast"):
-        part_of(reading, CONTENT, "n=seven/a.json")
+    found = read_bytes(reading, CONTENT, "n=seven/a.json")
+    assert found["_2"].null_count == len(LINES)
+    assert admissions(found) == [INVALID if admission is INVALID else MALFORMED for admission in ADMISSIONS]
+    assert found["_0"].to_pylist() == ["a", None, "ü", None, None, None, "b", "ü"]
 
 
 def test_what_is_not_kept_is_checked_all_the_same(reading: TextReading) -> None:
@@ -350,9 +402,7 @@ def changed(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "time", "size"])
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_a_file_that_changes_is_left_to_spark(
-    reading: TextReading, monkeypatch: pytest.MonkeyPatch, how: str, when: str
-) -> None:
+def test_a_file_that_changes(reading: TextReading, monkeypatch: pytest.MonkeyPatch, how: str, when: str) -> None:
     """Since it was listed, or while it is read: its records may be of either."""
     monkeypatch.setattr(text, "_BLOCK_BYTES", 40)
     part = part_of(reading, CONTENT)
@@ -360,7 +410,17 @@ def test_a_file_that_changes_is_left_to_spark(
     if when == "while":
         next(records)
     changed(Path(part.path), how)
-    with pytest.raises(NotPlain):
+    with pytest.raises(FileGone if how == "gone" else FileChanged):
+        list(records)
+
+
+def test_a_file_that_is_damaged_by_a_change(reading: TextReading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has changed: what it is now says nothing about the listed one."""
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 40)
+    part = part_of(reading, gzip.compress(CONTENT), "a.json.gz")
+    records = reading.records(part)
+    Path(part.path).write_bytes(b"no gzip, of another size")
+    with pytest.raises(FileChanged):
         list(records)
 
 
@@ -398,8 +458,8 @@ def task(tmp_path: Path, reading: TextReading) -> ReadTask:
 
 def test_a_task_counts_the_lines(reading: TextReading, task: ReadTask) -> None:
     """Apart from the records."""
-    found = read_part(reading, task, part_of(reading, CONTENT))
-    assert found.refusal is None
+    found = read_file(reading, task, part_of(reading, CONTENT))
+    assert found.fault is None
     assert found.receipt is not None
     assert (found.rows, found.receipt.rows) == (len(LINES), len(LINES))
 
@@ -407,13 +467,13 @@ def test_a_task_counts_the_lines(reading: TextReading, task: ReadTask) -> None:
 def test_a_file_without_lines_has_no_receipt(reading: TextReading, task: ReadTask) -> None:
     """Plain or compressed."""
     for content, name in ((b"", "a.json"), (gzip.compress(b""), "a.json.gz")):
-        assert read_part(reading, task, part_of(reading, content, name)) == PartRead()
+        assert read_file(reading, task, part_of(reading, content, name)) == PartRead()
 
 
 def test_lines_that_are_missing_are_noticed(
     reading: TextReading, task: ReadTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark is to read the file then."""
+    """The file leaves as one error then."""
     real = text.block.lines
 
     def but_one(data: Any) -> Any:
@@ -422,7 +482,8 @@ def test_lines_that_are_missing_are_noticed(
 
     part = part_of(reading, CONTENT)
     monkeypatch.setattr(text.block, "lines", but_one)
-    assert read_part(reading, task, part).refusal == f"{part.path}: 7 records were read of 8 lines"
+    read = read_file(reading, task, part)
+    assert read.fault == Fault(Admission.FILE_UNREADABLE, "7 records were read of 8 lines")
 
 
 def test_texts_of_many_errors(reading: TextReading) -> None:

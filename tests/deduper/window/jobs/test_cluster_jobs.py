@@ -17,14 +17,13 @@ from tests.deduper.small_service import Trial
 
 def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same hosts, where each removes the earlier attempts of its own store."""
-    monkeypatch.setattr(cluster_jobs, "read_plan", lambda *_: None)
     monkeypatch.setattr(cluster_jobs, "Executors", lambda _: SimpleNamespace(alive=list))
     conf = SimpleNamespace(getAll=list)
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
     names = set()
     for directory in ("store", "copy"):
         config = Trial(Settings("ordered", period=20, span=10)).config(tmp_path / directory)
-        jobs = ClusterJobs(session, config, "ab" * 16, b"salt")
+        jobs = ClusterJobs(session, config, "ab" * 16)
         jobs.open(epoch=1, attempt=0)
         assert isinstance(jobs._last, HostFolder)
         assert jobs._last.store.startswith("ab" * 16)

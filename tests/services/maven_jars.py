@@ -4,7 +4,7 @@ A jar gets its name in the folder only when it is whole and checked; until then 
 interrupted fetch continues with the missing jars. One process at a time fetches into a folder.
 
 A repository that is named by its URL is read directly. Without one, Ivy, which PySpark includes for the packages of its
-users, fetches from Maven Central: the machine needs Java, as the job does, and no Maven.
+users, fetches from Maven Central: the machine needs Java, and no Maven.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _place(jar: Jar, fetching: Path, folder: Path) -> None:
         shutil.rmtree(fetching)
         raise CheckFailedError(
             f"{jar.path}: the repository's bytes are not the known ones (SHA-256 {jar.sha256}); they were deleted. "
-            "Fetch again: if it repeats, name another repository with --repository"
+            "Fetch again: if it repeats, name another repository in DEDUPER_MAVEN_URL"
         )
     (fetching / jar.file_name).replace(folder / jar.file_name)
 
@@ -125,8 +125,8 @@ def _download(jar: Jar, repository: str, into: Path) -> None:
         reason = getattr(exc, "reason", None) or type(exc).__name__
         why = getattr(reason, "strerror", None) or reason
         raise DeduperError(
-            f"{jar.path}: the repository of --repository or DEDUPER_MAVEN_URL does not give it: {why}; correct the "
-            "address, or see that the repository answers"
+            f"{jar.path}: the repository of DEDUPER_MAVEN_URL does not give it: {why}; correct the address, or see "
+            "that the repository answers"
         ) from exc
 
 
@@ -160,4 +160,4 @@ def _reason(printed: bytes) -> str:
     return f": {found[1]}{help_ if unknown else ''}"
 
 
-_ADVICE = "name a repository of Maven's layout with --repository URL or in DEDUPER_MAVEN_URL"
+_ADVICE = "name a repository of Maven's layout in DEDUPER_MAVEN_URL"

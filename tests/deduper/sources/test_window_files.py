@@ -16,17 +16,15 @@ import pytest
 from pyarrow import parquet
 
 from deduper.config.files import FilesSource
+from deduper.core.verdict import Admission
 from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.file_ways import file_ways
-from deduper.sources.files.plain_reading import plain_reading
-from deduper.sources.files.plan import _stored_types
+from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
 from deduper.tasks.read import ReadTask
-from deduper.tasks.readers import declared
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.plain_file import FilePart
-from deduper.tasks.readers.reading_tasks import PlainReading, read_part
+from deduper.tasks.readers.reading_tasks import FileReading, PartRead, read_file
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 
@@ -37,20 +35,30 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path, None, {"source": {"file_format": "parquet", "schema": "k string, t bigint"}})
 
 
-@pytest.fixture(params=[True, False], ids=["plain", "by Spark"])
-def reading(request: pytest.FixtureRequest, job: Job) -> PlainReading | None:
-    """How files are read without Spark, or that they are not."""
-    return plain_reading(job.config, SALT) if request.param else None
+def reading_of(job: Job) -> FileReading:
+    """How the job's files are read."""
+    source = job.config.source
+    assert isinstance(source, FilesSource)
+    return file_reading(job.config, source, SALT)
+
+
+def faults(batch: FileBatch) -> dict[int, str]:
+    """The files that are errors before anything of them is read, by ordinal, and why."""
+    return {part.ordinal: part.fault.text for part in batch.records().parts if part.fault is not None}
+
+
+def sound(batch: FileBatch) -> list[int]:
+    """The ordinals of the files that tasks read."""
+    return [part.ordinal for part in batch.records().parts if part.fault is None]
 
 
 def batch_of(job: Job, names: str = "*") -> FileBatch:
     """The files of the job, as a window lists them."""
     source = job.config.source
     assert isinstance(source, FilesSource)
-    files = sorted(source.folder.glob(names))
-    return FileBatch(
-        source, tuple(stat_files([ListedFile(str(file), file.stat().st_mtime_ns // 10**6) for file in files]))
-    )
+    files = [file for file in sorted(source.folder.glob(names)) if file.is_file()]
+    listed = [ListedFile(str(file), file.stat().st_mtime_ns // 10**6) for file in files]
+    return FileBatch(source, tuple(stat_files(listed)), reading_of(job))
 
 
 def table(rows: int) -> pa.Table:
@@ -81,86 +89,86 @@ def flipped(path: Path, until: Callable[[parquet.FileMetaData], bool]) -> parque
     raise AssertionError("no bit of the footer does that")
 
 
-def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: PlainReading | None) -> None:
-    """By their end, or their count; the same files for both readers. Spark decides doubtful ones."""
+def test_only_files_that_nobody_can_read_are_refused(job: Job) -> None:
+    """By their end, their footer, or their count."""
     job.add_table(table(3))
     for content in (b"PAR1 torn", b"x", b"", bytes(20) + b"PAR1", bytes(20) + b"PARE"):
         job.add_file([], f"file-{job._files:04d}.parquet").write_bytes(content)
     footer = flipped(job.add_table(table(300)), lambda footer: footer.num_rows != rows_held(footer))
-    ways = file_ways(batch_of(job), reading)
-    assert list(ways.unreadable) == [1, 2, 6]
-    assert "it does not end in PAR1" in ways.unreadable[1]
-    assert ways.unreadable[6] == (f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}")
-    assert [part.ordinal for part in ways.parts] == ([] if reading is None else [0])
-    assert list(ways.by_spark) == ([0, 3, 4, 5] if reading is None else [3, 4, 5])
+    batch = batch_of(job)
+    unreadable = faults(batch)
+    assert list(unreadable) == [1, 2, 3, 4, 5, 6]
+    assert "it does not end in PAR1" in unreadable[1]
+    assert unreadable[5] == "its footer is encrypted"
+    assert unreadable[6] == f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}"
+    assert sound(batch) == [0]
 
 
 def test_each_file_is_decided_alone(job: Job) -> None:
-    """One that is for Spark takes no neighbour with it."""
+    """One whose column is of a type without values of the declared one takes no neighbour with it."""
     job.add_table(table(3))
     job.add_table(table(3).set_column(1, "t", pa.array(range(3), pa.int32())))
+    job.add_table(table(3).set_column(1, "t", pa.array(["1", "2", "3"])))
     job.add_table(table(3).slice(0, 0))
     job.add_table(table(3))
-    ways = file_ways(batch_of(job), plain_reading(job.config, SALT))
-    assert [part.ordinal for part in ways.parts] == [0, 3]
-    assert list(ways.by_spark) == [1]
+    batch = batch_of(job)
+    assert sound(batch) == [0, 1, 4]
+    assert faults(batch) == {2: "column t is declared bigint, the file has string"}
 
 
 def test_text_is_decided_by_names(tmp_path: Path) -> None:
-    """Nothing is read for it. What only Spark unpacks, and what is in a folder whose value it casts, is for Spark."""
+    """Nothing is read for it. What says a format that is not unpacked is for no reader."""
     job = Job(tmp_path, None, {"source": {"schema": "k string, x double, n int"}})
-    for name in ("a.json", "b.json.gz", "c.json.deflate", "d.json.zst", "e.json.bz2"):
+    for name in ("a.json", "b.json.gz", "c.json.deflate", "d.json.zst", "e.json.bz2", "g.json.lz4"):
         job.add_file(["{}"], name)
     for number, folder in enumerate(("n=5", "x=1.5")):
         (tmp_path / "in" / folder).mkdir()
         job.add_file(["{}"], f"{folder}/f{number}.json")
     batch = batch_of(job, "**/*.json*")
-    ways = file_ways(batch, plain_reading(job.config, SALT))
     named = {ordinal: Path(file.path).name for ordinal, file in enumerate(batch.files)}
-    assert [named[part.ordinal] for part in ways.parts] == [
+    assert [named[ordinal] for ordinal in sound(batch)] == [
         "a.json",
         "b.json.gz",
+        "c.json.deflate",
         "d.json.zst",
         "e.json.bz2",
         "f0.json",
+        "f1.json",
     ]
-    assert {named[ordinal]: reason.partition(": ")[2] for ordinal, reason in ways.by_spark.items()} == {
-        "c.json.deflate": "compressed in a way that Spark reads",
-        "f1.json": "`1.5` of a folder is cast to double by Spark",
-    }
-    assert ways.unreadable == {}
-    by_spark = file_ways(batch, None)
-    assert list(by_spark.by_spark) == list(named)
+    assert [named[ordinal] for ordinal in faults(batch)] == ["g.json.lz4"]
 
 
 def test_a_size_below_nothing(job: Job) -> None:
     """Files are dealt to tasks by their sizes, which a damaged footer need not have."""
     flipped(job.add_table(table(300)), lambda footer: footer.row_group(0).total_byte_size < 0)
-    (part,) = file_ways(batch_of(job), plain_reading(job.config, SALT)).parts
+    (part,) = batch_of(job).records().parts
     assert part.plain_bytes == 0
 
 
-def test_a_creator_that_is_no_text(job: Job, reading: PlainReading | None) -> None:
-    """One flipped bit, in a file with the mark of Spark's: it is for Spark, and its neighbour is read."""
+def test_a_creator_that_is_no_text(job: Job) -> None:
+    """One flipped bit, in a file with the mark of Spark's: it counts where times are INT96, and harms no neighbour."""
     job.add_table(table(3))
-    path = job.add_table(table(3).replace_schema_metadata({"org.apache.spark.version": "3.5.0"}))
-    data = bytearray(path.read_bytes())
-    data[data.rindex(b"parquet-cpp-arrow") + 3] ^= 0x80
-    path.write_bytes(data)
-    ways = file_ways(batch_of(job), reading)
-    assert (list(ways.by_spark), ways.unreadable) == ([1] if reading else [0, 1], {})
+    stamps = pa.array([1, 2, 3], pa.timestamp("ns"))
+    for more in (table(3), table(3).append_column("at", stamps)):
+        path = job.add_table(more.replace_schema_metadata({"org.apache.spark.version": "3.5.0"}))
+        parquet.write_table(parquet.read_table(path), path, use_deprecated_int96_timestamps=True)
+        data = bytearray(path.read_bytes())
+        data[data.rindex(b"parquet-cpp-arrow") + 3] ^= 0x80
+        path.write_bytes(data)
+    batch = batch_of(job)
+    assert sound(batch) == [0, 1]
+    assert list(faults(batch)) == [2]
 
 
 def test_no_error_over_a_footer_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is, Spark decides."""
+    """Whatever it is, the file is an error."""
     job.add_table(table(3))
 
     def failing(*_: object) -> None:
         raise LookupError("never heard of")
 
     monkeypatch.setattr(ParquetReading, "part", failing)
-    (reason,) = file_ways(batch_of(job), plain_reading(job.config, SALT)).by_spark.values()
-    assert reason.endswith("LookupError: never heard of")
+    assert faults(batch_of(job)) == {0: "LookupError: never heard of"}
 
 
 def test_a_name_that_is_no_text(job: Job) -> None:
@@ -168,14 +176,14 @@ def test_a_name_that_is_no_text(job: Job) -> None:
     path = job.add_table(table(3))
     path.rename(path.with_name(os.fsdecode(b"\xff.parquet")))
     reading, part, task = part_of(job, rows=2)
-    read = read_part(reading, task, part)
-    assert read.refusal is None
+    read = read_file(reading, task, part)
+    assert read.fault is None
     assert read.rows == 3
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_fault_of_the_machine_after_the_footer(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """When the file is checked once more: Spark is not asked."""
+    """When the file is checked once more."""
     reading, part, task = part_of(job)
     real = Path.stat
 
@@ -186,40 +194,27 @@ def test_a_fault_of_the_machine_after_the_footer(job: Job, monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "stat", failing)
     with pytest.raises(OSError, match=os.strerror(code)):
-        read_part(reading, task, part)
+        read_file(reading, task, part)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.EACCES])
-def test_types_that_cannot_be_looked_at(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Spark must not read the file a moment later: it would take wide numbers for others."""
-    path = job.add_table(table(3))
-    assert set(_stored_types(str(path))) == {"k", "t"}
-
-    def failing(*_: object) -> Any:
-        raise OSError(code, os.strerror(code), str(path))
-
-    monkeypatch.setattr(pa, "OSFile", failing)
-    with pytest.raises(OSError, match=os.strerror(code)):
-        _stored_types(str(path))
-    path.write_bytes(b"no Parquet")
-    monkeypatch.undo()
-    assert _stored_types(str(path)) == {}
-
-
-def part_of(job: Job, rows: int = 100) -> tuple[PlainReading, FilePart, ReadTask]:
-    """The oldest file, a plain one, and how it is set aside."""
+def part_of(job: Job, rows: int = 100) -> tuple[FileReading, FilePart, ReadTask]:
+    """The oldest file, and how it is set aside."""
     job.add_table(table(rows))
-    reading = plain_reading(job.config, SALT)
-    assert reading is not None
-    part, *_ = file_ways(batch_of(job), reading).parts
+    reading = reading_of(job)
+    part, *_ = batch_of(job).records().parts
     folder = job.directory / "spool"
     folder.mkdir()
     layout = record_layout(job.config)
     return reading, part, ReadTask(str(folder), 2, layout, None, in_order=False, keeps_latest=False)
 
 
+def why(read: PartRead) -> str | None:
+    """Why a file is an error as a whole."""
+    return None if read.fault is None else read.fault.text
+
+
 def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark is to say what becomes of it; the window's counts need not disagree for that."""
+    """It is an error as a whole; the window's counts need not disagree for that."""
     reading, part, task = part_of(job)
     real = parquet.ParquetFile.iter_batches
 
@@ -228,35 +223,42 @@ def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: 
             yield batch.slice(1)
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", but_one)
-    assert read_part(reading, task, part).refusal == f"{part.path}: 99 rows were read, its footer says 100"
+    assert why(read_file(reading, task, part)) == "99 rows were read, its footer says 100"
 
 
 def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is, Spark is to say."""
+    """Whatever it is, the file is an error as a whole, with one record that says so."""
     reading, part, task = part_of(job)
 
-    def failing(*_: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         raise LookupError("never heard of")
 
-    monkeypatch.setattr(declared, "array_digest", failing)
-    assert read_part(reading, task, part).refusal == f"{part.path}: LookupError: never heard of"
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
+    read = read_file(reading, task, part)
+    assert why(read) == "LookupError: never heard of"
+    assert read.receipt is not None
+    assert (read.rows, read.receipt.rows) == (1, 1)
 
 
 def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged header may give any size: Spark is to say what becomes of the file."""
+    """A damaged header may give any size; one that the machine could have is its own fault."""
     reading, part, task = part_of(job)
+    size = 1 << 60
 
     def failing(*_: object, **__: object) -> Iterator[pa.RecordBatch]:
-        raise pa.ArrowMemoryError("malloc of size 1152921504606846976 failed")
+        raise pa.ArrowMemoryError(f"malloc of size {size} failed")
         yield
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
-    assert read_part(reading, task, part).refusal == f"{part.path}: malloc of size 1152921504606846976 failed"
+    assert why(read_file(reading, task, part)) == "malloc of size 1152921504606846976 failed"
+    size = 1 << 20
+    with pytest.raises(MemoryError):
+        read_file(reading, task, part)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
 def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Spark might not be able to read a file that Arrow can: what fails for a moment must not depend on it."""
+    """What fails for a moment writes no file off."""
     reading, part, task = part_of(job)
     real = pa.OSFile
 
@@ -267,9 +269,9 @@ def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.
 
     monkeypatch.setattr(pa, "OSFile", failing)
     with pytest.raises(OSError, match=os.strerror(code)):
-        file_ways(batch_of(job), reading)
+        batch_of(job).records()
     with pytest.raises(OSError, match=os.strerror(code)):
-        read_part(reading, task, part)
+        read_file(reading, task, part)
 
 
 _PACKED: dict[str, Callable[[bytes], bytes]] = {
@@ -281,10 +283,21 @@ _PACKED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def headers(job: Job, names: str) -> dict[str, Admission | None]:
+    """What tasks make of files, by their names; None of one that is read."""
+    batch, folder = batch_of(job, names), job.directory / "spool"
+    folder.mkdir()
+    task = ReadTask(str(folder), 2, record_layout(job.config), None, in_order=False, keeps_latest=False)
+    read = [read_file(batch.reading, task, part) for part in batch.records().parts]
+    return {
+        Path(part.path).name: None if one.fault is None else one.fault.admission
+        for part, one in zip(batch.records().parts, read, strict=True)
+    }
+
+
 @pytest.mark.parametrize("suffix", _PACKED)
-@pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "by Spark"])
-def test_the_header_of_each_file_decides(tmp_path: Path, suffix: str, is_plain: bool) -> None:
-    """For both readers alike: files of another header are read by neither."""
+def test_the_header_of_each_file_decides(tmp_path: Path, suffix: str) -> None:
+    """A file of another header is not read."""
     source = {"file_format": "csv", "schema": "k string, t bigint, day date", "header": True}
     job = Job(tmp_path, None, {"source": source})
     texts = {
@@ -301,16 +314,15 @@ def test_the_header_of_each_file_decides(tmp_path: Path, suffix: str, is_plain: 
         path = tmp_path / "in" / f"{name}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_PACKED[suffix](text))
-    batch = batch_of(job, "**/*.csv*")
-    found = file_ways(batch, plain_reading(job.config, SALT) if is_plain else None)
-    names = {Path(batch.files[ordinal].path).name.removesuffix(suffix) for ordinal in found.misheaded}
-    assert names == {"c.csv", "d.csv", "f.csv", "g.csv"}
-    read = {part.ordinal for part in found.parts} | set(found.by_spark)
-    assert read == set(range(len(texts))) - set(found.misheaded)
+    found = headers(job, "**/*.csv*")
+    odd = {f"{name}.csv{suffix}" for name in "cdfg"}
+    assert {name for name, admission in found.items() if admission is Admission.FILE_HEADER} == odd
+    assert {name for name, admission in found.items() if admission is None} == found.keys() - odd
+    assert len(found) == len(texts)
 
 
 def test_a_file_without_text_has_no_header(tmp_path: Path) -> None:
-    """It has no records either; one that cannot be read is left to its reader."""
+    """It has no records either; one whose first line cannot be read has none that can."""
     source = {"file_format": "csv", "schema": "k string", "header": True}
     job = Job(tmp_path, None, {"source": source, "key": ["k"]})
     (tmp_path / "in").mkdir()
@@ -318,5 +330,48 @@ def test_a_file_without_text_has_no_header(tmp_path: Path) -> None:
     (tmp_path / "in/b.csv.gz").write_bytes(b"no gzip")
     (tmp_path / "in/c.csv.gz").write_bytes(gzip.compress(b""))
     (tmp_path / "in/d.csv.deflate").write_bytes(b"no zlib")
-    found = file_ways(batch_of(job), None)
-    assert (found.misheaded, sorted(found.by_spark)) == ({}, [0, 1, 2, 3])
+    unreadable = Admission.FILE_UNREADABLE
+    assert headers(job, "*") == {"a.csv": None, "b.csv.gz": unreadable, "c.csv.gz": None, "d.csv.deflate": unreadable}
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_the_records_of_a_file_that_has_changed(job: Job, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It is read as it is found, and all of its records are errors; none of what was set aside before counts."""
+    reading, part, task = part_of(job)
+    path, real = Path(part.path), parquet.ParquetFile.iter_batches
+
+    def change() -> None:
+        parquet.write_table(table(7), path)
+
+    def changing(file: parquet.ParquetFile, *arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
+        found = list(real(file, *arguments, **more))
+        if len(found[0]) == part.rows:
+            change()
+        yield from found
+
+    if when == "before":
+        change()
+    else:
+        monkeypatch.setattr(parquet.ParquetFile, "iter_batches", changing)
+    read = read_file(reading, task, part)
+    assert read.fault is None
+    assert read.receipt is not None
+    assert (read.rows, read.receipt.rows) == (7, 7)
+
+
+def test_a_file_that_changes_again_is_one_error(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is one that is empty by then."""
+    reading, part, task = part_of(job)
+    path = Path(part.path)
+    parquet.write_table(table(0), path)
+    read = read_file(reading, task, part)
+    assert read.fault is not None
+    assert read.fault.admission is Admission.FILE_CHANGED
+    path.write_bytes(b"torn")
+    read = read_file(reading, task, part)
+    assert read.fault is not None
+    assert read.fault.admission is Admission.FILE_UNREADABLE
+    path.unlink()
+    read = read_file(reading, task, part)
+    assert read.fault is not None
+    assert read.fault.admission is Admission.FILE_MISSING

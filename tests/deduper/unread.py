@@ -1,0 +1,30 @@
+"""Files of windows that no task reads, for tests of all else."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NoReturn
+
+import pyarrow as pa
+
+from deduper.core.clock import ClockRules
+from deduper.tasks.readers.plain_file import FilePart, WindowFile
+
+
+class _Unread:
+    """See `FileReading`."""
+
+    @property
+    def declared(self) -> NoReturn:
+        raise NotImplementedError
+
+    def part(self, ordinal: int, file: WindowFile) -> FilePart:
+        """The file, of unknown size."""
+        return FilePart.of(file, ordinal, 0, {})
+
+    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
+        """Nobody asks."""
+        raise NotImplementedError
+
+
+UNREAD = _Unread()
