@@ -3,7 +3,7 @@
 The service sets them over Spark's own configuration files and variables. A configuration that asks for another value is
 refused, and so is a session that has one all the same. All other settings are the user's.
 
-Two more decide the values of a record; they are free, but fixed for the life of a store: `FIXED_BY_STORE`.
+One more decides the values of a record; it is free, but fixed for the life of a store: `FIXED_BY_STORE`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-TIME_ZONE, CASE = "spark.sql.session.timeZone", "spark.sql.caseSensitive"
-FIXED_BY_STORE = {TIME_ZONE: "UTC", CASE: "false"}
-"""With their defaults: the zone of times that are written without one; whether `K` in a Parquet file is column `k`."""
+TIME_ZONE = "spark.sql.session.timeZone"
+FIXED_BY_STORE = {TIME_ZONE: "UTC"}
+"""With its default: the zone of times that are written without one."""
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
@@ -51,6 +51,7 @@ REQUIRED = {
     "spark.sql.files.ignoreCorruptFiles": Promised("false", _ERRORS),
     "spark.sql.files.ignoreMissingFiles": Promised("false", _ERRORS),
     "spark.sql.ansi.enabled": Promised("true", _VALUES),
+    "spark.sql.caseSensitive": Promised("false", _VALUES),
     "spark.sql.timestampType": Promised("TIMESTAMP_LTZ", _VALUES),
     "spark.sql.decimalOperations.allowPrecisionLoss": Promised("true", _VALUES),
     "spark.sql.execution.arrow.useLargeVarTypes": Promised("false", _VALUES),
@@ -153,5 +154,4 @@ def _is_same(value: object, needed: str | None) -> bool:
 
 def store_settings(spark: Mapping[str, object]) -> dict[str, str]:
     """`FIXED_BY_STORE`, as a `spark:` section has them."""
-    found = {name: str(spark.get(name, default)) for name, default in FIXED_BY_STORE.items()}
-    return found | {CASE: found[CASE].lower()}
+    return {name: str(spark.get(name, default)) for name, default in FIXED_BY_STORE.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 try:
     from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
@@ -17,8 +18,8 @@ except ImportError:  # before PySpark 4.2
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def map_in_arrow(rows: DataFrame, function: BatchFunction, schema: str) -> DataFrame:
-    """The rows that a function makes of the batches of each partition; `schema` is DDL."""
+def map_in_arrow(rows: DataFrame, function: BatchFunction, schema: str | StructType) -> DataFrame:
+    """The rows that a function makes of the batches of each partition; `schema` may be DDL."""
     if vectorized_udf is None:
         return rows.mapInArrow(function, schema)
     udf: Any = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)

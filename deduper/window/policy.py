@@ -28,9 +28,9 @@ from deduper.core.clock import ClockRules
 from deduper.core.judge import JudgeRules
 from deduper.core.statistics import Statistics
 from deduper.core.verdict import expiry_point, first_live_bucket
-from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE, store_settings
+from deduper.spark_promises import store_settings
 
-CATEGORIES, ADOPTED, STATISTICS = "categories", "settings", "statistics"
+CATEGORIES, STATISTICS = "categories", "statistics"
 DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
 _DEAD_SHARE = 32
@@ -61,7 +61,7 @@ def fixed_settings(config: Config) -> dict[str, Any]:
         fixed["expiry.span"] = config.span_steps
     if isinstance(config.expiry, NeverExpiry):
         fixed["expiry.buckets"] = config.expiry.buckets
-    return fixed | _read_settings(config)
+    return fixed | _zone(config)
 
 
 def snapshot_every(shards: int) -> int:
@@ -73,43 +73,29 @@ def snapshot_every(shards: int) -> int:
     return max(_LEAST_SNAPSHOT_EVERY, DEFAULT_SNAPSHOT_EVERY * min(8, shards) // shards)
 
 
-def _read_settings(config: Config) -> dict[str, str]:
-    """Those of Spark's settings on which it depends what key a record has."""
-    settings = store_settings(config.spark)
+def _zone(config: Config) -> dict[str, str]:
+    """The setting of the session's zone, if it decides what key or expiry key a record has."""
     columns = [*config.key_columns, *([] if config.expiry_column is None else [config.expiry_column])]
-    if not any(column.type.name == "timestamp" for column in columns):
-        del settings[TIME_ZONE]
-    return settings
+    return store_settings(config.spark) if any(column.type.name == "timestamp" for column in columns) else {}
 
 
 def stored_settings(manifest: Manifest, state: LogState) -> dict[str, Any]:
-    """The fixed settings of a store: of its manifest, those that its newest window has adopted, the present shards."""
+    """The fixed settings of a store: of its manifest, and the present shards."""
     moved = {"shards": state.shards} if state.shards else {}
-    return {**state.extra.get(ADOPTED, {}), **manifest.settings, **moved}
-
-
-def adopted_settings(config: Config, manifest: Manifest) -> dict[str, Any]:
-    """For the record of a window: the fixed settings that a store of an earlier release has none of yet."""
-    adopted = {name: value for name, value in _read_settings(config).items() if name not in manifest.settings}
-    return {ADOPTED: adopted} if adopted else {}
+    return {**manifest.settings, **moved}
 
 
 def changed_settings(config: Config, stored: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """(the store's, the configuration's) of every fixed setting that differs, by name.
-
-    A store of an earlier release has none of those of Spark: it adopts the configuration's with its next window.
-    """
+    """(the store's, the configuration's) of every fixed setting that differs, by name."""
     fixed = fixed_settings(config)
-    names = sorted(stored.keys() | fixed.keys() - (FIXED_BY_STORE.keys() - stored.keys()))
+    names = sorted(stored.keys() | fixed.keys())
     return {name: (stored.get(name), fixed.get(name)) for name in names if stored.get(name) != fixed.get(name)}
 
 
 def settings_hash(config: Config) -> str:
     """A hash of all settings that a verdict depends on; an intent is repeated only under the same."""
-    # Spark's defaults were in no hash before they were fixed settings.
-    fixed = {name: value for name, value in fixed_settings(config).items() if FIXED_BY_STORE.get(name) != value}
     judged_by = {
-        **fixed,
+        **fixed_settings(config),
         "expiry": config.expiry.model_dump(mode="json"),
         **config.source.reading,
     }

@@ -375,7 +375,7 @@ class WindowRunner:
         reasons: Counter[str] = Counter()
         for receipt in receipts:
             reasons.update(receipt.reasons)
-        extra = judgement.batch.extra() | policy.adopted_settings(self._config, self._log.manifest)
+        extra = dict(judgement.batch.extra())
         if judgement.categories is not None:
             extra[policy.CATEGORIES] = judgement.categories.after.to_wire()
         extra |= _statistics(judgement, state, wall_us)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError
-from deduper.spark_promises import CASE, REQUIRED, TIME_ZONE, broken, have_spare_cores
-from deduper.window.policy import changed_settings, fixed_settings, settings_hash
+from deduper.spark_promises import REQUIRED, TIME_ZONE, broken, have_spare_cores
+from deduper.window.policy import changed_settings, fixed_settings
 
 _JOB = """\
 source: {{format: files, path: in/, file_format: json, schema: "k string, at {kind}, t bigint"}}
@@ -111,7 +110,6 @@ def test_settings_that_are_the_users(tmp_path: Path) -> None:
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.autoBroadcastJoinThreshold": -1,
         "spark.sql.streaming.stateStore.providerClass": "x",
-        "spark.sql.caseSensitive": True,
         "spark.sql.session.timeZone": "Europe/Berlin",
         "spark.hadoop.io.file.buffer.size": 65536,
         **{name: needed.value for name, needed in REQUIRED.items()},
@@ -146,25 +144,6 @@ def test_a_zone_is_fixed_where_a_key_is_a_time(tmp_path: Path, job: dict[str, st
     other = loaded(tmp_path, f"{TIME_ZONE}: Europe/Berlin", **job)
     changed = changed_settings(other, fixed_settings(loaded(tmp_path, **job)))
     assert changed == ({} if zone is None else {TIME_ZONE: ("UTC", "Europe/Berlin")})
-
-
-def test_what_cases_mean_is_fixed(tmp_path: Path) -> None:
-    """Written in any way."""
-    assert fixed_settings(loaded(tmp_path))[CASE] == "false"
-    for text in ("true", "'TRUE'"):
-        assert fixed_settings(loaded(tmp_path, f"{CASE}: {text}"))[CASE] == "true"
-
-
-def test_the_store_of_an_earlier_release(tmp_path: Path) -> None:
-    """It has neither setting: any value is taken, once; and what is judged by default has the hash it had then."""
-    config = loaded(tmp_path, key="[k, at]")
-    other = loaded(tmp_path, f"{TIME_ZONE}: Europe/Berlin", key="[k, at]")
-    stored: dict[str, Any] = {
-        name: value for name, value in fixed_settings(config).items() if name not in (TIME_ZONE, CASE)
-    }
-    assert changed_settings(config, stored) == changed_settings(other, stored) == {}
-    assert changed_settings(other, {**stored, TIME_ZONE: "UTC"}) == {TIME_ZONE: ("UTC", "Europe/Berlin")}
-    assert settings_hash(other) != settings_hash(config) == "3008942e54d3a334"
 
 
 @pytest.mark.parametrize(

@@ -507,7 +507,11 @@ def test_a_window_that_turns_out_small_leaves_its_cores_to_spark(
         ("k string, t timestamp_ntz", {"k": pa.array(["a"]), "t": pa.array([1], _AT)}, {}),
         ("k string, t decimal(9,2)", {"k": pa.array(["a"]), "t": pa.array([Decimal("1.2")], pa.decimal128(8, 1))}, {}),
         ("k string, t bigint", {"other": pa.array(["a", "b"])}, {}),
-        ('`k.x` string, `a b` bigint, `"ü` int', {"k.x": pa.array(["a"]), "a b": pa.array([1]), '"Ü': [2]}, {}),
+        (
+            '`k.x` string, `a b` bigint, `"ü` int',
+            {"k.x": pa.array(["a"]), "a b": pa.array([1]), '"Ü': pa.array([2], pa.int32())},
+            {},
+        ),
         *(
             ("k string, t timestamp, d date", {"k": keys, "t": times, "d": days}, {version: text})
             for keys, times, days in [

@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 
 from bucket_store.errors import SettingsChangedError
 from deduper.errors import UsageError
-from deduper.spark_promises import CASE, TIME_ZONE
-from deduper.window import policy
+from deduper.spark_promises import TIME_ZONE
 from tests.spark.harness import PORTS, Job, read_rows
 
 pytestmark = pytest.mark.spark
@@ -71,33 +70,6 @@ def test_a_store_keeps_its_zone(session: SparkSession, new_job: Callable[..., Jo
         job.run()
     job.run()
     assert [len(job.rows(port)) for port in ("unique", "duplicate")] == [1, 1]
-
-
-def test_an_earlier_releases_store_adopts_its_zone(
-    session: SparkSession, new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its manifest has none. It goes on with the zone that it is opened with, and keeps that one."""
-    job = new_job(**_TIMES)
-    times(job, "2024-01-01 12:00:00")
-    with setting(session, job, TIME_ZONE, "Europe/Berlin"):
-        with monkeypatch.context() as earlier:
-            earlier.setattr(policy, "_read_settings", lambda _: {})
-            job.run()
-        times(job, "2024-01-01 12:00:00")
-        job.run()
-    assert [len(job.rows(port)) for port in ("unique", "duplicate")] == [1, 1]
-    with pytest.raises(SettingsChangedError, match="the store has 'Europe/Berlin', not 'UTC'"):
-        job.run()
-
-
-def test_which_column_is_meant_is_kept_too(session: SparkSession, new_job: Callable[..., Job]) -> None:
-    """A Parquet file's `K` is column `k`, unless cases count; so a store keeps that."""
-    job = new_job(source={"file_format": "parquet", "schema": "k string"}, null_keys="error")
-    job.add_table(pa.table({"K": ["a", "a"]}))
-    job.run()
-    assert [len(job.rows(port)) for port in ("unique", "duplicate")] == [1, 1]
-    with setting(session, job, CASE, "true"), pytest.raises(SettingsChangedError, match=CASE):
-        job.run()
 
 
 def test_a_session_that_is_not_as_it_must_be(session: SparkSession, new_job: Callable[..., Job]) -> None:
@@ -272,15 +244,6 @@ def test_what_cannot_be_overruled_is_refused(tmp_path: Path) -> None:
     assert "-Duser.timezone is `Asia/Tokyo`" in reported
     assert "it is in _JAVA_OPTIONS" in reported
     assert read_rows(tmp_path / "out/unique") == []
-
-
-def test_true_may_be_written_in_any_way(session: SparkSession, new_job: Callable[..., Job]) -> None:
-    """As Spark takes it."""
-    job = new_job()
-    job.add_records([{"k": "a"}])
-    with setting(session, job, CASE, "TRUE"):
-        job.run()
-    assert [row["k"] for row in job.rows("unique")] == ["a"]
 
 
 @pytest.mark.night

@@ -20,6 +20,7 @@ from deduper.ranges.batch.outputs import written_whole
 from deduper.ranges.batch.plain_sides import files_below, text_format
 from deduper.ranges.batch.report import Report, plan_text
 from deduper.ranges.batch.settings import InputFiles, RangeJob
+from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.failures import cannot_write, plain_cause, raised_in_worker
 from deduper.spark.schemas import spark_schema
 from deduper.spark.session import end_session, start_session
@@ -106,7 +107,7 @@ def _records(session: SparkSession, files: InputFiles) -> DataFrame:
 
     paths = files_below(files.path)
     rows = session.createDataFrame([(path,) for path in paths], "path string").repartition(max(1, len(paths)))
-    return rows.mapInArrow(read, schema)
+    return map_in_arrow(rows, read, schema)
 
 
 def _write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -164,3 +165,14 @@ def test_a_pyspark_that_is_too_old_for_a_job_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(home, "installed_pyspark", lambda: "4.1.3")
     with pytest.raises(UsageError, match=r"PySpark 4\.1\.3 is installed, and a job needs .*stream-deduper\[service\]"):
         require_own_spark()
+
+
+@pytest.mark.parametrize("theirs", [None, "ipython"])
+def test_a_jvm_looks_for_no_packages_of_sources(monkeypatch: pytest.MonkeyPatch, theirs: str | None) -> None:
+    """It has no Python of the driver, which keeps its own."""
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    if theirs is not None:
+        monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", theirs)
+    with session._without_packages_of_sources():
+        assert shutil.which(os.environ["PYSPARK_DRIVER_PYTHON"]) is None
+    assert os.environ.get("PYSPARK_DRIVER_PYTHON") == theirs
