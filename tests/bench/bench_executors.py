@@ -1,15 +1,14 @@
 """The CPU of windows by process, on one machine's executors and in one process.
 
     python -m tests.bench.bench_executors [--masters "local[2];local-cluster[2,1,1024]"] [--windows 50] [--warm 50]
-        [--rows 1000] [--files 1] [--turns 1] [--spark-reads] [--java "-XX:TieredStopAtLevel=1"]
+        [--rows 1000] [--files 1] [--turns 1] [--java "-XX:TieredStopAtLevel=1"]
 
 Seconds are those that the kernel counts for user and system, of each process between two windows: after the warm ones,
 and after the last. Processes that ended in between are not counted. Of the JVMs those of the compiler's and the
 collector's threads are named as well; a compiler thread that ended in between counts as other work.
 
 A window has a file of JSON lines, or `--files` files of Parquet that share its rows. A fifth of the keys are copies, a
-key expires after five windows, and a port of files takes each verdict but `expired`. With `--spark-reads` digests are
-secure ones, so Spark reads. Masters take turns. Rows a second are those of the measured windows, and mean something on
+key expires after five windows, and a port of files takes each verdict but `expired`. Masters take turns. Rows a second are those of the measured windows, and mean something on
 an idle machine only.
 """
 
@@ -102,11 +101,11 @@ def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
         os.utime(path, (1_700_000_000 + number,) * 2)
     sinks = "".join(f"  {port}: {{format: parquet, path: out/{port}}}\n" for port in ("unique", "duplicate", "error"))
     columns, kind = ("k long, t long", "parquet") if files else ("k string, t long", "json")
-    java, digest = json.dumps(given.java), "secure" if given.spark_reads else "fast"
+    java = json.dumps(given.java)
     config = directory / "job.yaml"
     config.write_text(
         f'name: bench\nsource: {{format: files, path: in, file_format: {kind}, schema: "{columns}", '
-        f"max_files_per_batch: {files or 1}}}\nkey: k\ndigest: {digest}\n"
+        f"max_files_per_batch: {files or 1}}}\nkey: k\n"
         "expiry: {by: ordered, field: t, period: 5, span: 1}\n"
         f"store: {{url: file:state, shards: 4, tables: tables}}\nsinks:\n{sinks}  expired: {{format: none}}\n"
         f'spark: {{spark.master: "{master}", spark.driver.memory: 1g, spark.local.dir: {directory}, '
@@ -154,7 +153,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--files", type=int, default=0, help="of Parquet; 0: one of JSON")
     parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--spark-reads", action="store_true")
     parser.add_argument("--java", default="", help="options of the JVMs of driver and executors")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -6,8 +6,7 @@ by seed 7 and written as Parquet files, one a core, before anything is measured.
 own, from these files to a sum over all answers, which must be equal:
 
 - `files`: `deduper range-aggregate` without Spark; it writes the answers as Parquet, which are read for the sum;
-- `ours`: `range_aggregate` with one index that every worker has, of ranges that are plainly files; `collected`: of
-  ranges behind a filter, which Spark reads; `parts`: the same rows shuffled into parts;
+- `ours`: `range_aggregate` with one index that every worker has; `parts`: the same rows shuffled into parts;
 - `window`: Spark's `sum(delta) OVER (PARTITION BY id ORDER BY t, kind)` over the union of events, starts and ends;
   `join`: Spark's join with a filter, only up to 100,000 rows unless it is named by `--only`;
 - `numpy`: one process, one thread: sorted starts and ends, running sums and two binary searches for each event;
@@ -101,11 +100,12 @@ OfSpark = Callable[[SparkSession, Path], DataFrame]
 OfFiles = Callable[[Path], int]
 
 
-def ours(index_bytes: int, condition: str | None = None) -> OfSpark:
+def ours(index_bytes: int) -> OfSpark:
     def answer(session: SparkSession, folder: Path) -> DataFrame:
         events, ranges = (session.read.parquet(str(folder / name)) for name in ("events", "ranges"))
         return range_aggregate(
-            *(events, ranges if condition is None else ranges.where(condition)),
+            events,
+            ranges,
             on="id",
             time="at",
             start="start",
@@ -226,7 +226,6 @@ def polars_asof_sum(folder: Path) -> int:
 
 SPARKS: dict[str, OfSpark] = {
     "ours": ours(1 << 40),
-    "collected": ours(1 << 40, "points IS NOT NULL"),
     "parts": ours(0),
     "window": window,
     "join": join,

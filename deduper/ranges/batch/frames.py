@@ -30,7 +30,6 @@ from deduper.ranges.aggregate.aggregates import (
 from deduper.ranges.aggregate.points import ENDS
 from deduper.ranges.batch.bad_rows import Side, event_reasons, range_reasons
 from deduper.ranges.batch.parts import PartPlan, in_parts
-from deduper.ranges.batch.scans import rows_of_scan
 from deduper.ranges.batch.times import TIMES
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
 from deduper.ranges.batch.workers import Shared, arrow_columns, map_in_arrow, shared_by_workers
@@ -78,9 +77,9 @@ def range_aggregate(
 ) -> RangeAggregates:
     """Every event with the aggregates of the ranges that cover it; with `per="range"` every range with those of events.
 
-    The side that is indexed is counted, and collected if it is small, at the call (see `scans` for files); the rows are
-    made when Spark runs them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in
-    a row that could not be parsed; it is no part of the rows.
+    The side that is indexed is counted, and collected if it is small, at the call; the rows are made when Spark runs
+    them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in a row that could not
+    be parsed; it is no part of the rows.
 
     Raises:
         UsageError: an argument, a column that is absent, or a type that does not fit.
@@ -113,20 +112,9 @@ def range_aggregate(
     answers = T.StructType(_answer_fields(aggregates, indexed.schema))
     of_index = ranges if per == "event" else events
     of_row, plan = 2 * (8 + work.aggregate_bytes), None  # two marks with their times
-    table = rows_of_scan(
-        of_index,
-        columns,
-        keys,
-        work.indexed_points,
-        longest_us=longest_us,
-        salt=_salt(),
-        most_rows=0 if malformed in of_index.columns else index_bytes // of_row,
-    )
-    if table is None:
-        size = _index_size(of_index, columns, of_row)
-        if size <= index_bytes:
-            table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
-    if table is not None:
+    size = _index_size(of_index, columns, of_row)
+    if size <= index_bytes:
+        table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
         rows = table.num_rows
         shared = shared_by_workers(work.index([table]), asked.sparkSession.sparkContext)
         answered = _looked_up(asked, keys, work, shared, answers)

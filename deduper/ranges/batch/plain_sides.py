@@ -5,7 +5,7 @@ Only what Spark would read just so is plain; for everything else there is `OnlyS
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -78,8 +78,8 @@ class ParquetSide:
         return sum(piece.rows for piece in self.pieces)
 
     @classmethod
-    def of(cls, paths: Sequence[str], cores: int, names: Collection[str] | None = None) -> ParquetSide:
-        """Of all footers; with `names`, of these columns alone, all of which are there.
+    def of(cls, paths: Sequence[str], cores: int) -> ParquetSide:
+        """Of all footers.
 
         Raises:
             OnlySpark: a file is not plain.
@@ -91,10 +91,9 @@ class ParquetSide:
             with opened_parquet(path) as opened:
                 if opened.calendar.is_old:
                     raise OnlySpark(f"{path}: its times may be of the old calendar")
-                fields = [field for field in opened.schema if names is None or field.name in names]
-                found = tuple(_column(path, field) for field in fields)
+                found = tuple(_column(path, field) for field in opened.schema)
                 opened.columns(found)
-                if found != (columns or found) or (names is not None and {one.name for one in found} != set(names)):
+                if found != (columns or found):
                     raise OnlySpark(f"{path}: its columns are not those of the other files")
                 columns, footer = found, opened.footer
                 for number in range(footer.num_row_groups):
@@ -141,7 +140,7 @@ class TextSide:
 
     @classmethod
     def of(cls, files: InputFiles) -> TextSide:
-        """Raises OnlySpark: a column is of a type that only Spark reads; UnreadableFile: no reader can read a file."""
+        """Raises OnlySpark: a column is nested; UnreadableFile: no reader can read a file."""
         columns = parse_columns(files.columns or "")
         for column in columns:
             if not column.type.is_scalar or "." in column.name:
