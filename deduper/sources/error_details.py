@@ -33,11 +33,14 @@ def error_details(config: Config) -> ErrorDetails:
     kind: RecordFormat = "parquet"  # as of a query, whose rows are columns too
     delimiter: str | None = None
     record: tuple[str, ...] = ()
+    schema_ids: tuple[int, ...] | None = None
     if isinstance(source, FilesSource):
         kind, delimiter = source.file_format, source.delimiter
     elif isinstance(source, KafkaSource):
         kind, delimiter = source.value.format, source.value.delimiter
         record = tuple(part for _, part in source.record_columns)
+        if source.value.schema_ids is not None:
+            schema_ids = source.value.schema_ids if isinstance(source.value.schema_ids, tuple) else ()
     return ErrorDetails(
         format=kind,
         columns=columns,
@@ -49,6 +52,7 @@ def error_details(config: Config) -> ErrorDetails:
         delimiter=delimiter if kind == "csv" else None,
         folder=source.folder if isinstance(source, FilesSource) else None,
         unit=config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None,
+        schema_ids=schema_ids,
     )
 
 

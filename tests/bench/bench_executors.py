@@ -8,8 +8,8 @@ and after the last. Processes that ended in between are not counted. Of the JVMs
 collector's threads are named as well; a compiler thread that ended in between counts as other work.
 
 A window has a file of JSON lines, or `--files` files of Parquet that share its rows. A fifth of the keys are copies, a
-key expires after five windows, and a port of files takes each verdict but `expired`. Masters take turns. Rows a second are those of the measured windows, and mean something on
-an idle machine only.
+key expires after five windows, and a port of files takes each verdict but `expired`. Masters take turns. Rows a second
+are those of the measured windows, and mean something on an idle machine only.
 """
 
 from __future__ import annotations

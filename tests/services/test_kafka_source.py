@@ -591,7 +591,7 @@ def test_values_in_avro_are_one_whole_datum_or_malformed(
     assert [row["_dedup"]["raw"] for row in seen[3:9]] == [
         None if value is None else base64.b64encode(value).decode() for value in values[3:9]
     ]
-    it.sections["source"] |= {"topics": [framed], "value": {**source, "avro_schema": schema, "confluent_header": True}}
+    it.sections["source"] |= {"topics": [framed], "value": {**source, "avro_schema": schema, "schema_ids": "any"}}
     it.sections["store"] = {"url": "rocksdb:other", "shards": 1}
     it.sections["sinks"] = {port: {"format": "parquet", "path": f"framed/{port}"} for port in PORTS}
     header = b"\0\0\0\0\7"

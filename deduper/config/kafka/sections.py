@@ -16,6 +16,7 @@ from deduper.config.kafka.values import (
     DedupHeaders,
     Group,
     Pattern,
+    SchemaIds,
     Servers,
     SinkOptions,
     SourceOptions,
@@ -62,8 +63,11 @@ class KafkaValue(Section):
         description="Schema that the values were written with, as JSON or the path of an .avsc file (avro only)",
         examples=["clicks.avsc"],
     )
-    confluent_header: bool = Field(
-        default=False, description="Values begin with the five bytes of Confluent's serializer (avro only)"
+    schema_ids: SchemaIds | None = Field(
+        default=None,
+        description="Values begin with the five bytes of Confluent's serializer, and have the schema of one of these "
+        "numbers; `any`: the number is not looked at (avro only)",
+        examples=["[17, 18]"],
     )
 
     @model_validator(mode="after")
@@ -77,7 +81,7 @@ class KafkaValue(Section):
             raise refusal("is missing", f"{write}, or `format: text`", at=("schema",))
         if self.format == "avro" and self.avro_schema is None:
             raise refusal("is missing", "write the path of an .avsc file, or the schema as JSON", at=("avro_schema",))
-        for name, kind in (("delimiter", "csv"), ("avro_schema", "avro"), ("confluent_header", "avro")):
+        for name, kind in (("delimiter", "csv"), ("avro_schema", "avro"), ("schema_ids", "avro")):
             if self.format != kind and getattr(self, name) != type(self).model_fields[name].default:
                 what = f"does not apply to {self.format}"
                 raise refusal(what, f"remove it, or write `format: {kind}`", at=(name,), at_key=True)
@@ -220,7 +224,7 @@ class KafkaSource(Section):
     def reading(self) -> dict[str, Any]:
         """The settings that, beside offsets, decide the tuples."""
         isolation = self.options.get("kafka.isolation.level", "read_committed")
-        avro = [self.value.avro_schema, self.value.confluent_header] if self.value.format == "avro" else []
+        avro = [self.value.avro_schema, self.value.schema_ids] if self.value.format == "avro" else []
         return {
             "schema": self.columns,
             "avro": avro,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -118,6 +118,40 @@ DedupHeaders = Annotated[
     ),
 ]
 """Headers to add to a record, each once."""
+
+_SCHEMA_IDS_ADVICE = "write the numbers that the registry gives the schema, such as `[17, 18]`, or `any`"
+
+
+def _read_schema_ids(value: object) -> object:
+    if value == "any" or value is None:
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise refusal(f"must be a list of numbers or `any`, found `{shown(value)}`", _SCHEMA_IDS_ADVICE)
+    for position, number in enumerate(value):
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST_SCHEMA_ID:
+            raise refusal(f"`{shown(number)}` is no schema's number", _SCHEMA_IDS_ADVICE, at=(str(position),))
+    return tuple(value)
+
+
+_MOST_SCHEMA_ID = 2**31 - 1
+SchemaIds = Annotated[
+    tuple[int, ...] | Literal["any"],
+    BeforeValidator(_read_schema_ids),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": "any"},
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"type": "integer", "minimum": 0, "maximum": _MOST_SCHEMA_ID},
+                },
+            ],
+            "x-kind": "`any`, or a list of numbers",
+        }
+    ),
+]
+"""The numbers of schemas in the framing of Confluent's serializer."""
 
 
 def _read_pattern(value: object) -> object:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deduper.avro.decode import Decoded, Program, decode
-
-_HEADER_BYTES: Final = 5
-"""A byte of 0, and the number of the schema, its highest byte first."""
+from deduper.avro.framing import HEADER_BYTES, framed, schema_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +18,25 @@ class AvroFormat:
 
     program: Program = field(repr=False)
     has_header: bool
+    schema_ids: tuple[int, ...] = ()
+    """The numbers that a header may have; none: any."""
 
     def parse(
         self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], wanted: Sequence[int]
     ) -> Decoded:
         """The values data[starts[i]:ends[i]], of which the columns `wanted` are built."""
         if self.has_header:
-            is_framed = ends - starts > _HEADER_BYTES
-            is_framed[is_framed] = data[starts[is_framed]] == 0
-            starts = np.where(is_framed, starts + _HEADER_BYTES, ends)  # nothing is no datum of any schema
+            is_framed = framed(data, starts, ends)
+            if self.schema_ids:
+                is_framed[is_framed] = np.isin(schema_ids(data, starts[is_framed]), self.schema_ids)
+            starts = np.where(is_framed, starts + HEADER_BYTES, ends)  # nothing is no datum of any schema
         return decode(data, starts, ends, self.program, wanted)
+
+    def found_ids(self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> set[int]:
+        """The numbers in the headers of values, where any is taken."""
+        if not self.has_header or self.schema_ids:
+            return set()
+        numbers = schema_ids(data, starts[framed(data, starts, ends)])
+        if len(numbers) and (numbers == numbers[0]).all():
+            return {int(numbers[0])}
+        return set(np.unique(numbers).tolist())

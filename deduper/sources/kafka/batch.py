@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -41,14 +41,16 @@ from deduper.kafka.offsets import (
 )
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.fetching import RangePart
-from deduper.sources.kafka.topic_reading import TopicReading
+from deduper.sources.kafka.topic_reading import TopicReading, read_range
 from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
-from deduper.tasks.readers.reading_tasks import PartRead, read_part
+from deduper.tasks.readers.reading_tasks import PartRead
 
 logger = logging.getLogger(__name__)
 
 _CHECKS_OF_A_LOSS = 3
 _BETWEEN_CHECKS_S = 0.5
+_MOST_SCHEMAS = 5
+"""Of which a warning tells each new one."""
 _RECORD_BYTES = 300.0
 """Of a record, before any was read."""
 
@@ -80,6 +82,9 @@ class OffsetSource(Protocol):
 
     def wait_for(self, error: Exception) -> None:
         """Wait until a batch that failed may be tried again. Raises as `BrokerWatch.wait_for`."""
+
+    def found_schemas(self, ids: Set[int]) -> None:
+        """Values name the schemas of these numbers, all of which are read by one schema."""
 
     @property
     def silence_s(self) -> float:
@@ -117,7 +122,7 @@ class KafkaBatch:
 
     def records(self) -> Parts[RangePart]:
         assert self.reading is not None, "the batch was planned only"
-        return Parts(partial(read_part, self.reading), self.parts)
+        return Parts(partial(read_range, self.reading), self.parts)
 
     def as_read(self, found: Sequence[PartRead]) -> KafkaBatch:
         """The batch itself.
@@ -130,6 +135,7 @@ class KafkaBatch:
             raise SourceAwayError(away)
         spilled = sum(one.receipt.spilled_bytes for one in found if one.receipt is not None)
         self.sizes.learn(spilled, sum(one.rows for one in found))
+        self.source.found_schemas({number for one in found for number in one.schema_ids})
         return self
 
     @property
@@ -193,6 +199,7 @@ class KafkaBatches:
         self._latest: Mapping[TopicPartition, int] = {}
         self._reading = reading
         self._sizes = RecordSizes()
+        self._schema_ids: set[int] = set()
 
     @property
     def place(self) -> str:
@@ -265,6 +272,18 @@ class KafkaBatches:
 
     def wait_for(self, error: Exception) -> None:
         self._watch.wait_for(error)
+
+    def found_schemas(self, ids: Set[int]) -> None:
+        if len(self._schema_ids) < _MOST_SCHEMAS and len(self._schema_ids | ids) > max(1, len(self._schema_ids)):
+            numbers = sorted(self._schema_ids | ids)
+            logger.warning(
+                "%s: values name the schemas %s, and all are read by one: fields that another schema has elsewhere are "
+                "taken for one another; write `%s.value.schema_ids: [...]` with the numbers of avro_schema",
+                self._name,
+                ", ".join(map(str, numbers)),
+                self._name,
+            )
+        self._schema_ids |= ids
 
     @property
     def silence_s(self) -> float:

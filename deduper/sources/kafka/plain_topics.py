@@ -31,7 +31,8 @@ def record_format(source: KafkaSource, columns: tuple[DeclaredColumn, ...], zone
     of_value = columns[: len(source.value.parsed_columns)]
     if source.value.avro_schema is not None:
         program = program_of(source.value.avro_schema, [column.arrow for column in of_value])
-        value = AvroFormat(program, source.value.confluent_header)
+        ids = source.value.schema_ids
+        value = AvroFormat(program, ids is not None, ids if isinstance(ids, tuple) else ())
     elif source.value.format != "text":
         value = TextFormat(of_value, zone, source.value.delimiter if source.value.format == "csv" else None)
     return RecordFormat(columns, value, tuple(part for _, part in source.record_columns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -22,8 +22,10 @@ from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.avro_values import AvroFormat
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
+from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
+from deduper.tasks.readers.reading_tasks import PartRead, read_part
 from deduper.text import block
 from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
@@ -117,12 +119,27 @@ class TopicReading:
         Raises:
             SourceAwayError, KafkaDeniedError, IntegrityError: as `fetched`.
         """
+        return (yield from self.records_of(part, clock, set()))
+
+    def records_of(
+        self, part: RangePart, clock: ClockRules | None, schema_ids: set[int]
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """The same; what `schema_ids` finds is added."""
         counted, bound = 0, guarded_above(clock)
         with_headers = self.declared.layout.are_sent or self.format.has_headers
         for given in fetched(self.client, part, with_headers):
             counted += given.num_rows
+            schema_ids |= self.schema_ids(given)
             yield self._records(part, given, bound)
         return counted
+
+    def schema_ids(self, given: pa.RecordBatch) -> set[int]:
+        """The numbers of schemas that values name, where any is taken."""
+        value = self.format.value
+        if not isinstance(value, AvroFormat):
+            return set()
+        values = _Values(given.column(queue.VALUE))
+        return value.found_ids(values.data, values.starts, values.ends)
 
     def columns(self, part: RangePart, given: pa.RecordBatch, numbers: Sequence[int]) -> dict[int, pa.Array]:
         """These columns of some records by their numbers; null where a record has no such value, or cannot be read."""
@@ -158,6 +175,24 @@ class TopicReading:
                 TIMESTAMP: given.column(queue.TIMESTAMP),
             }
         return self.declared.records(read.columns, order, admission=admission, texts=texts, sent=sent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noting:
+    """A reading that notes the numbers of schemas."""
+
+    reading: TopicReading
+    schema_ids: set[int]
+
+    def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
+        """See `PartReading`."""
+        return self.reading.records_of(part, clock, self.schema_ids)
+
+
+def read_range(reading: TopicReading, task: ReadTask, part: RangePart) -> PartRead:
+    """Spill the records of a range. Raises as `TopicReading.records`, but for what can only be read later."""
+    noting = _Noting(reading, set())
+    return replace(read_part(noting, task, part), schema_ids=frozenset(noting.schema_ids))
 
 
 class _Values:

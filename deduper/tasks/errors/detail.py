@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deduper.arrow_columns import DeclaredColumn
+from deduper.avro.framing import schema_id
 from deduper.columns import Column
 from deduper.core.verdict import Admission
 from deduper.tasks import layout
@@ -53,7 +54,8 @@ class ErrorDetails:
     `columns` are the source's; the last ones are `record`, by the parts of the Kafka record they come from. `key` and
     `expiry` are numbers of columns. `fixed` are the details that follow from a reason alone, by its code. `zone` and
     `delimiter` are those of lines, `unit` is that of a number that is a time. `folder` is that of a source of files,
-    whose folders may give columns.
+    whose folders may give columns. `schema_ids` are the numbers that values in Avro may have before them, none for any;
+    None: they have none.
     """
 
     format: RecordFormat
@@ -66,6 +68,7 @@ class ErrorDetails:
     delimiter: str | None = None
     folder: Path | None = None
     unit: str | None = None
+    schema_ids: tuple[int, ...] | None = None
 
     @property
     def of_value(self) -> int:
@@ -154,13 +157,24 @@ class Lines:
 
 def _malformed(details: ErrorDetails, lines: Lines, raw: str | None, is_null: Mapping[int, bool]) -> str:
     if details.format == "avro":
-        return "the value is not one whole datum of the Avro schema"
+        return _no_datum(details, base64.b64decode(raw or ""))
     found = None if lines.explainer is None or raw is None else lines.explainer.malformed(raw)
     if found is None:
         found = _wrong_folder(details, lines)
     if found is not None:
         return found
     return _wrong_value(details, lines, is_null) if details.format == "parquet" else "Spark's parser refuses the line"
+
+
+def _no_datum(details: ErrorDetails, value: bytes) -> str:
+    if details.schema_ids is not None:
+        number = schema_id(value)
+        if number is None:
+            return "the value does not begin with a schema's number, as Confluent's serializer writes it"
+        if details.schema_ids and number not in details.schema_ids:
+            known = ", ".join(map(str, details.schema_ids))
+            return f"the value has the schema of number {number}; schema_ids are {known}"
+    return "the value is not one whole datum of the Avro schema"
 
 
 def _wrong_folder(details: ErrorDetails, lines: Lines) -> str | None:

@@ -37,13 +37,14 @@ class PartRead:
     """A part whose records are spilled, or that is `away`: why it can only be read later.
 
     No receipt for a part without records. `rows` were counted apart from the receipt. `fault`: the part is a file that
-    has left as one error tuple.
+    has left as one error tuple. `schema_ids` are the numbers of schemas that its values name, where any is taken.
     """
 
     receipt: ReadReceipt | None = None
     rows: int = 0
     fault: Fault | None = None
     away: str | None = None
+    schema_ids: frozenset[int] = frozenset()
 
 
 def read_by_spark(receipts: Sequence[ReadReceipt], rows: int) -> list[PartRead]:

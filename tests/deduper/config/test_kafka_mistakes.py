@@ -98,8 +98,8 @@ value-avro-type | <JSON_VALUE> |     format: avro\n    avro_schema: {type: recor
 value-avro-twice | <JSON_VALUE> |     format: avro\n    avro_schema: {"type": "record", "name": "C", "fields": [{"name":
       "n", "type": "int"}, {"name": "N", "type": "int"}]}\n
   9:18: source.value.avro_schema: column `N` appears twice; remove one of the two
-value-confluent |     format: json\n |     format: json\n    confluent_header: true\n
-  9:5: source.value.confluent_header: does not apply to json; remove it, or write `format: avro`
+value-schema-ids |     format: json\n |     format: json\n    schema_ids: any\n
+  9:5: source.value.schema_ids: does not apply to json; remove it, or write `format: avro`
 value-typo |     schema: |     shema:
   9:5: source.value.shema: unknown setting; did you mean `schema`?
 value-no-schema | <JSON_VALUE> |     format: json\n
@@ -251,7 +251,7 @@ SOUND: dict[str, tuple[str, str]] = {
     ),
     "value-avro": (
         JSON_VALUE,
-        "    format: avro\n    confluent_header: true\n"
+        "    format: avro\n    schema_ids: [17, 18]\n"
         '    avro_schema: {"type": "record", "name": "C", "fields": [{"name": "id", "type": "long"}, {"name": "ts", '
         '"type": {"type": "long", "logicalType": "timestamp-millis"}}]}\n',
     ),
