@@ -137,6 +137,11 @@ def _format(details: ErrorDetails, raw: str) -> Iterable[str]:
         other = next((sign for sign in _DELIMITERS if sign != given and line.count(sign) == columns - 1), None)
         if columns > 1 and given not in line and other is not None:
             yield f"the delimiter of the lines may be {_DELIMITERS[other]}"
+        if raw.count('"') % 2:
+            yield (
+                "a line ends within quotes: a record must stand on one line, and its second half may be taken for "
+                "another record: write texts without line ends, or write JSON"
+            )
     elif line.startswith("["):
         yield "a line begins an array: each record must be an object on a line of its own"
     elif line in ("{", "}", "},") or (line.startswith('"') and line.rstrip(",").count('":') == 1):

@@ -280,6 +280,17 @@ MISTAKES: dict[str, tuple[File, Outcome]] = {
         File(f"{CANARY},1,2026-06-01\n".encode()),
         one("malformed", "the line is no object", "the lines look like CSV: is the format json?"),
     ),
+    "a line end in quotes": (
+        File(b'"hello\nworld",1,2026-06-01T11:00:00Z\n', "a.csv", CSV),
+        Outcome(
+            {"malformed": 1, "ok": 1},
+            ("a quote is never closed",),
+            (
+                "a line ends within quotes: a record must stand on one line, and its second half may be taken for "
+                "another record: write texts without line ends, or write JSON",
+            ),
+        ),
+    ),
     "empty lines": (File(GOOD + b"\n\n" + GOOD), Outcome({"ok": 2, "malformed": 2}, ("the line is empty",))),
     "a last line cut off": (
         File(GOOD + GOOD[:20]),
