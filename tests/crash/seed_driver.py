@@ -13,13 +13,11 @@ def main() -> None:
     from deduper.cli import main as cli
     from deduper.service import job
     from deduper.service.stream import WindowStream
-    from deduper.window.jobs import local as jobs
     from tests import triggers
 
     context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
     job.start_session = lambda *_: SimpleNamespace(sparkContext=context)  # type: ignore[assignment, return-value]
     job.end_session = lambda *_: None
-    jobs.read_plan = lambda *_: None  # type: ignore[assignment, return-value]
     WindowStream._query = triggers.without_query  # type: ignore[method-assign]
     cli.main()
 

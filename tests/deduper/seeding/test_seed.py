@@ -76,7 +76,6 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Jo
     context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
     session = cast(SparkSession, SimpleNamespace(sparkContext=context))
     monkeypatch.setattr("deduper.service.job.require_promises", lambda *_: None)
-    monkeypatch.setattr("deduper.window.jobs.local.read_plan", lambda *_: None)
     triggers.stand_in(monkeypatch)
 
     def make(name: str = "job", **settings: Any) -> Job:
