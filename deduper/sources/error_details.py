@@ -39,8 +39,7 @@ def error_details(config: Config) -> ErrorDetails:
     elif isinstance(source, KafkaSource):
         kind, delimiter = source.value.format, source.value.delimiter
         record = tuple(part for _, part in source.record_columns)
-        if source.value.schema_ids is not None:
-            schema_ids = source.value.schema_ids if isinstance(source.value.schema_ids, tuple) else ()
+        schema_ids = source.value.framed_ids
     return ErrorDetails(
         format=kind,
         columns=columns,

@@ -95,6 +95,11 @@ class KafkaValue(Section):
         return self
 
     @property
+    def framed_ids(self) -> tuple[int, ...] | None:
+        """The numbers that a value in Avro may have before it, none for any; None: it has none."""
+        return () if self.schema_ids == "any" else self.schema_ids
+
+    @property
     def columns(self) -> str:
         """The columns of a value as Spark DDL."""
         if self.avro_schema is not None:

@@ -25,8 +25,8 @@ from deduper.sources.files.source_file import (
     stat_files,
 )
 from deduper.sources.protocol import BatchPartition, Parts
-from deduper.tasks.readers.plain_file import Fault, FileChanged, FileFault, FilePart, UnreadableFile
-from deduper.tasks.readers.reading_tasks import FileReading, PartRead, read_file
+from deduper.tasks.readers.plain_file import Fault, FileChanged, FilePart
+from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of, read_file
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 class FileBatch:
     """The files of a window, in source order: modification time, then path. An ordinal is a file's place there.
 
-    `seen` are the folders that the files were listed in. `folder` is the
-    folder of the source that the commit record names, if another one than it has now.
+    `seen` are the folders that the files were listed in. `folder` is the folder of the source that the commit record
+    names, if another one than it has now.
     """
 
     source: FilesSource
@@ -70,11 +70,13 @@ class FileBatch:
         Raises:
             SourceAwayError: the fault may be that of a file's folder.
         """
-        batch = self
+        files = list(self.files)
         for part, read in zip(self._parts, found, strict=True):
-            if read.fault is not None and self.files[part.ordinal].admission is Admission.ADMITTED:
-                batch = batch._with_fault(part.ordinal, read.fault)
-        return batch
+            file = files[part.ordinal]
+            if read.fault is not None and file.admission is Admission.ADMITTED:
+                files[part.ordinal] = self._as_error(file, read.fault)
+        left = tuple(files)
+        return self if left == self.files else replace(self, files=left)
 
     def after_failure(self, error: Exception) -> FileBatch:
         raise error  # one over a file is a fault of it
@@ -99,24 +101,17 @@ class FileBatch:
             return self.reading.part(ordinal, file)
         except FileChanged:
             return FilePart.of(file, ordinal, file.size_bytes, {})  # its task finds that, too
-        except FileFault as exc:
-            fault = Fault(exc.admission, str(exc))
-        except (OSError, MemoryError, ImportError):
-            raise  # over the machine
-        except Exception as exc:  # noqa: BLE001 - no file may end the job
-            fault = Fault(UnreadableFile.admission, f"{type(exc).__name__}: {exc}")
-        return FilePart.with_fault(file, ordinal, fault)
+        except Exception as exc:  # noqa: BLE001 - `fault_of` raises what is no fault of the file
+            return FilePart.with_fault(file, ordinal, fault_of(exc))
 
-    def _with_fault(self, ordinal: int, fault: Fault) -> FileBatch:
-        file = self.files[ordinal]
+    def _as_error(self, file: SourceFile, fault: Fault) -> SourceFile:
         if fault.admission is not Admission.FILE_MISSING:
             self.seen.require_readable(file.path)
         elif not self.seen.is_gone(file.path):
             raise SourceAwayError(f"{file.path}: it is away now and then")
         admission, text = fault
         logger.warning("%s leaves by the error port as %s: %s", file.name, admission.reason, shown(text))
-        files = (*self.files[:ordinal], file.as_error(admission, text), *self.files[ordinal + 1 :])
-        return replace(self, files=files)
+        return file.as_error(admission, text)
 
 
 class Known(Protocol):

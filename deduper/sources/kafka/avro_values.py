@@ -17,15 +17,14 @@ class AvroFormat:
     """How values are decoded; pickled into the tasks."""
 
     program: Program = field(repr=False)
-    has_header: bool
-    schema_ids: tuple[int, ...] = ()
-    """The numbers that a header may have; none: any."""
+    schema_ids: tuple[int, ...] | None = None
+    """The numbers that a header may have, none for any; None: there is no header."""
 
     def parse(
         self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], wanted: Sequence[int]
     ) -> Decoded:
         """The values data[starts[i]:ends[i]], of which the columns `wanted` are built."""
-        if self.has_header:
+        if self.schema_ids is not None:
             is_framed = framed(data, starts, ends)
             if self.schema_ids:
                 is_framed[is_framed] = np.isin(schema_ids(data, starts[is_framed]), self.schema_ids)
@@ -34,7 +33,7 @@ class AvroFormat:
 
     def found_ids(self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> set[int]:
         """The numbers in the headers of values, where any is taken."""
-        if not self.has_header or self.schema_ids:
+        if self.schema_ids != ():
             return set()
         numbers = schema_ids(data, starts[framed(data, starts, ends)])
         if len(numbers) and (numbers == numbers[0]).all():

@@ -31,8 +31,7 @@ def record_format(source: KafkaSource, columns: tuple[DeclaredColumn, ...], zone
     of_value = columns[: len(source.value.parsed_columns)]
     if source.value.avro_schema is not None:
         program = program_of(source.value.avro_schema, [column.arrow for column in of_value])
-        ids = source.value.schema_ids
-        value = AvroFormat(program, ids is not None, ids if isinstance(ids, tuple) else ())
+        value = AvroFormat(program, source.value.framed_ids)
     elif source.value.format != "text":
         value = TextFormat(of_value, zone, source.value.delimiter if source.value.format == "csv" else None)
     return RecordFormat(columns, value, tuple(part for _, part in source.record_columns))

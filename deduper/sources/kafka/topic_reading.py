@@ -124,22 +124,13 @@ class TopicReading:
     def records_of(
         self, part: RangePart, clock: ClockRules | None, schema_ids: set[int]
     ) -> Generator[pa.RecordBatch, None, int]:
-        """The same; what `schema_ids` finds is added."""
+        """The same; the numbers of schemas that values name are added to `schema_ids`, where any is taken."""
         counted, bound = 0, guarded_above(clock)
         with_headers = self.declared.layout.are_sent or self.format.has_headers
         for given in fetched(self.client, part, with_headers):
             counted += given.num_rows
-            schema_ids |= self.schema_ids(given)
-            yield self._records(part, given, bound)
+            yield self._records(part, given, bound, schema_ids)
         return counted
-
-    def schema_ids(self, given: pa.RecordBatch) -> set[int]:
-        """The numbers of schemas that values name, where any is taken."""
-        value = self.format.value
-        if not isinstance(value, AvroFormat):
-            return set()
-        values = _Values(given.column(queue.VALUE))
-        return value.found_ids(values.data, values.starts, values.ends)
 
     def columns(self, part: RangePart, given: pa.RecordBatch, numbers: Sequence[int]) -> dict[int, pa.Array]:
         """These columns of some records by their numbers; null where a record has no such value, or cannot be read."""
@@ -151,9 +142,13 @@ class TopicReading:
             for number, column in read.columns.items()
         }
 
-    def _records(self, part: RangePart, given: pa.RecordBatch, bound: float | None) -> pa.RecordBatch:
+    def _records(
+        self, part: RangePart, given: pa.RecordBatch, bound: float | None, schema_ids: set[int]
+    ) -> pa.RecordBatch:
         read = self.format.read(part, given, self.declared.stored(()))
         values = read.values
+        if isinstance(self.format.value, AvroFormat):
+            schema_ids |= self.format.value.found_ids(values.data, values.starts, values.ends)
         admission = np.full(values.count, int(Admission.ADMITTED), np.int8)
         for number, name in enumerate(self.format.record, len(self.format.columns) - len(self.format.record)):
             if name == "timestamp" and number in read.columns:

@@ -185,7 +185,7 @@ def judge_shards(
         return list(threads.map(partial(judge_arrived, task, folder.tables), arrived))
 
 
-def told(judged: Judged) -> tuple[Receipt, str]:
+def receipt_of(judged: Judged) -> tuple[Receipt, str]:
     """The part of a shard's result that the driver gets."""
     return judged.receipt, judged.ran_on
 

@@ -131,12 +131,21 @@ def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> P
             if now is None:
                 raise  # without rows
             return read_part(reading, task, replace(now, has_changed=True))
-    except FileFault as exc:
-        return Fault(exc.admission, str(exc))
-    except (StoreError, DeduperError, OSError, MemoryError, ImportError):
-        raise  # over exchange files, or the machine
-    except Exception as exc:  # noqa: BLE001 - no input may end the job
-        return Fault(UnreadableFile.admission, f"{type(exc).__name__}: {exc}")
+    except Exception as exc:  # noqa: BLE001 - `fault_of` raises what is no fault of the file
+        return fault_of(exc)
+
+
+def fault_of(error: Exception) -> Fault:
+    """What an error over a file makes of the file: no input may end the job.
+
+    Raises:
+        Exception: `error`, if it is over exchange files, the machine or the installation.
+    """
+    if isinstance(error, FileFault):
+        return Fault(error.admission, str(error))
+    if isinstance(error, (StoreError, DeduperError, OSError, MemoryError, ImportError)):
+        raise error
+    return Fault(UnreadableFile.admission, f"{type(error).__name__}: {error}")
 
 
 def read_group(

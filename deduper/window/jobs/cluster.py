@@ -242,7 +242,7 @@ class ClusterRun:
         of_tasks = located(self._context, list(shards_at.values()), list(shards_at)).map(judging).collect()
         judged = [one for of_task in of_tasks for one in of_task]
         self._verdicts = [blob for one in judged for blob in one.verdicts]
-        return [steps.told(one) for one in judged]
+        return [steps.receipt_of(one) for one in judged]
 
     def _judge_dealt(self, task: JudgeTask, views: Sequence[ShardView], reads: RDD[Left]) -> list[tuple[Receipt, str]]:
         """Spark's shuffle brings each shard its keys."""
@@ -257,7 +257,7 @@ class ClusterRun:
         )
         self._cached.append(judged)
         self._judged = judged
-        return judged.map(steps.told).collect()
+        return judged.map(steps.receipt_of).collect()
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports, each reading partition where its records are: on its host, or in the driver."""
