@@ -22,6 +22,10 @@ class _Unread:
         """The file, of unknown size."""
         return FilePart.of(file, ordinal, 0, {})
 
+    def sound_file(self) -> bytes:
+        """Nobody asks."""
+        raise NotImplementedError
+
     def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
         """Nobody asks."""
         raise NotImplementedError

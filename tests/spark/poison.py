@@ -31,6 +31,9 @@ class Poisoned:
     def part(self, ordinal: int, file: WindowFile) -> FilePart | None:
         return self.reading.part(ordinal, file)
 
+    def sound_file(self) -> bytes:
+        return self.reading.sound_file()
+
     def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
         records = self.reading.records(part, clock)
         while True:

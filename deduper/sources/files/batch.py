@@ -102,7 +102,7 @@ class FileBatch:
         except FileChanged:
             return FilePart.of(file, ordinal, file.size_bytes, {})  # its task finds that, too
         except Exception as exc:  # noqa: BLE001 - `fault_of` raises what is no fault of the file
-            return FilePart.with_fault(file, ordinal, fault_of(exc))
+            return FilePart.with_fault(file, ordinal, fault_of(exc, self.reading))
 
     def _as_error(self, file: SourceFile, fault: Fault) -> SourceFile:
         if fault.admission is not Admission.FILE_MISSING:

@@ -88,6 +88,14 @@ class ParquetReading:
             raise UnreadableFile(f"{first - begin} rows were read, its footer says {part.rows}")
         return part.rows
 
+    def sound_file(self) -> bytes:
+        """A file with one record of nulls."""
+        made = pa.BufferOutputStream()
+        parquet.write_table(
+            pa.table({column.name: pa.nulls(1, column.arrow) for column in self.declared.columns}), made
+        )
+        return made.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
     def _stored(self, opened: OpenedParquet, folders: Mapping[int, FolderValue]) -> dict[int, StoredColumn | None]:
         """How the file has the columns that are needed, by number.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -86,6 +89,9 @@ class FileReading(PartReading[FilePart], Protocol):
             FileFault: it is an error as a whole.
         """
 
+    def sound_file(self) -> bytes:
+        """A file with one record, which nothing is wrong with."""
+
 
 class _Counted:
     """The batches of a part; their rows, as the reader has counted them, when all are taken."""
@@ -132,10 +138,10 @@ def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> P
                 raise  # without rows
             return read_part(reading, task, replace(now, has_changed=True))
     except Exception as exc:  # noqa: BLE001 - `fault_of` raises what is no fault of the file
-        return fault_of(exc)
+        return fault_of(exc, reading)
 
 
-def fault_of(error: Exception) -> Fault:
+def fault_of(error: Exception, reading: FileReading) -> Fault:
     """What an error over a file makes of the file: no input may end the job.
 
     Raises:
@@ -145,7 +151,21 @@ def fault_of(error: Exception) -> Fault:
         return Fault(error.admission, str(error))
     if isinstance(error, (StoreError, DeduperError, OSError, MemoryError, ImportError)):
         raise error
+    _require_sound(reading, error)
     return Fault(UnreadableFile.admission, f"{type(error).__name__}: {error}")
+
+
+def _require_sound(reading: FileReading, error: Exception) -> None:
+    """Raises `error` if a file fails too that nothing is wrong with: every file would be written off for it."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "sound")
+            path.write_bytes(reading.sound_file())
+            part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_found())
+            if part is not None:
+                deque(reading.records(part), 0)
+    except Exception as exc:
+        raise error from exc
 
 
 def read_group(

@@ -25,6 +25,7 @@ from deduper.tasks.readers.raw_text import guarded_above, raw_texts
 from deduper.text import block
 from deduper.text.csv_header import header_fault
 from deduper.text.format import TextFormat
+from deduper.text.written import csv_header
 
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 65_536
@@ -80,6 +81,11 @@ class TextReading:
         except UnreadableFile:
             part.check()  # a file that is being written is another one in the end
             raise
+
+    def sound_file(self) -> bytes:
+        """A file with one record of no values, behind a header of the first column."""
+        header = csv_header([self.declared.columns[0].name]) if self.header else b""
+        return header + (b"{}\n" if self.delimiter is None else b"\n")
 
     def _records(self, part: FilePart, clock: ClockRules | None) -> Generator[pa.RecordBatch, None, int]:
         begin = first = part.ordinal << POSITION_BITS

@@ -116,10 +116,15 @@ def test_a_call_that_comes_back() -> None:
 def test_a_call_that_does_not() -> None:
     """Given up, and left behind in a thread that holds up nobody's end."""
     end = threading.Event()
+    before = set(threading.enumerate())
     try:
         with pytest.raises(HungError, match="waiting for the end for 0 s"):
             bounded(end.wait, 0.05, "the end")
-        left = [thread for thread in threading.enumerate() if thread.name.startswith("bounded")]
+        left = [
+            new
+            for new in {*threading.enumerate()} - before
+            if new.name == f"bounded in {threading.current_thread().name}"
+        ]
         assert len(left) == 1
         assert left[0].daemon
     finally:

@@ -23,10 +23,20 @@ from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FilePart
+from deduper.tasks.readers.plain_file import FilePart, WindowFile
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, read_file
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
+
+_EVERY_TYPE = (
+    '`a "k"` string, k string, b boolean, i tinyint, x float, d decimal(38, 3), day date, at timestamp, raw binary, '
+    "s struct<a: int, b: array<string>>, m map<string, bigint>"
+)
+_SOUND: list[dict[str, Any]] = [
+    {"file_format": "parquet", "schema": _EVERY_TYPE},
+    {"file_format": "json", "schema": _EVERY_TYPE},
+    {"file_format": "csv", "schema": '`a "k"` string, k string, b boolean, day date', "header": True},
+]
 
 
 @pytest.fixture
@@ -162,10 +172,13 @@ def test_a_creator_that_is_no_text(job: Job) -> None:
 
 def test_no_error_over_a_footer_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is, the file is an error."""
-    job.add_table(table(3))
+    path = job.add_table(table(3))
+    real = ParquetReading.part
 
-    def failing(*_: object) -> None:
-        raise LookupError("never heard of")
+    def failing(reading: ParquetReading, ordinal: int, file: WindowFile) -> FilePart | None:
+        if file.path == str(path):
+            raise LookupError("never heard of")
+        return real(reading, ordinal, file)
 
     monkeypatch.setattr(ParquetReading, "part", failing)
     assert faults(batch_of(job)) == {0: "LookupError: never heard of"}
@@ -226,18 +239,47 @@ def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: 
     assert why(read_file(reading, task, part)) == "99 rows were read, its footer says 100"
 
 
+def failing_over(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    """Let reading fail, as nobody has foreseen it, over every file of so many rows."""
+    real = parquet.ParquetFile.iter_batches
+
+    def failing(file: parquet.ParquetFile, *arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
+        if file.metadata.num_rows >= least:
+            raise LookupError("never heard of")
+        return real(file, *arguments, **more)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
+
+
 def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is, the file is an error as a whole, with one record that says so."""
     reading, part, task = part_of(job)
-
-    def failing(*_: object, **__: object) -> None:
-        raise LookupError("never heard of")
-
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
+    failing_over(monkeypatch, 2)
     read = read_file(reading, task, part)
     assert why(read) == "LookupError: never heard of"
     assert read.receipt is not None
     assert (read.rows, read.receipt.rows) == (1, 1)
+
+
+def test_a_reader_that_fails_over_every_file_writes_none_off(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the fault of the installation: the job ends, and the next one reads them."""
+    reading, part, task = part_of(job)
+    failing_over(monkeypatch, 0)
+    with pytest.raises(LookupError, match="never heard of") as found:
+        read_file(reading, task, part)
+    assert found.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("source", _SOUND, ids=lambda source: source["file_format"])
+def test_nothing_is_wrong_with_a_sound_file(tmp_path: Path, source: dict[str, Any]) -> None:
+    """One record of no values, in each format and with columns of every type."""
+    job = Job(tmp_path, None, {"source": source, "expiry": {"by": "never"}, "key": ["k"]})
+    reading = reading_of(job)
+    path = tmp_path / "sound"
+    path.write_bytes(reading.sound_file())
+    part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_found())
+    assert part is not None
+    assert [batch.num_rows for batch in reading.records(part)] == [1]
 
 
 def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
