@@ -57,6 +57,8 @@ class Parsed:
     invalid_utf8: Bools
     slow_lines: int
     """Lines that the exact parser took."""
+    rounded: frozenset[int]
+    """The numbers of decimals and times of which a plain line has more digits than their column."""
 
 
 def lines(data: pa.Buffer | bytes | UInt8s) -> tuple[Int64s, Int64s, int]:
@@ -109,7 +111,8 @@ def parse(
         else _built(cells, number, text.columns[number].kind, text.columns[number].arrow, block, other, high)
         for number in wanted
     }
-    return Parsed(built, malformed, status == kernel.NOT_UTF8, slow.size)
+    rounded = frozenset(number for number in _rounding(text) if cells.length[number].any())
+    return Parsed(built, malformed, status == kernel.NOT_UTF8, slow.size, rounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,11 @@ def _described(text: TextFormat) -> tuple[Int64s, UInt8s]:
             row[kernel.SCALE] = kind.scale or 0
             row[kernel.DIGITS] = min(kind.precision or 0, 18)
     return kernel.read_only(columns), kernel.read_only(np.frombuffer(bytes(names), np.uint8))
+
+
+def _rounding(text: TextFormat) -> list[int]:
+    kinds = ("decimal", "timestamp", "timestamp_ntz")
+    return [number for number, column in enumerate(text.columns) if column.kind.name in kinds]
 
 
 def _nested_columns(text: TextFormat) -> list[int]:

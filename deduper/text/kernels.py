@@ -6,8 +6,9 @@ A cell is an entry of `value`, `length` and `valid`, arrays of columns times row
                  value + WITH_BLANKS: an object or array as a text, its blanks to be left out
                  value + WITH_DOUBLED: its quotes are doubled
     binary       value + IN_BASE64; in CSV as a text
-    whole, time  value
-    decimal      value: unscaled, at the declared scale
+    whole        value
+    time         value; length: not 0 when digits other than zeros were dropped
+    decimal      value: unscaled, at the declared scale; length: not 0 when it was rounded
     double       value: the bits of a float64, for a float column too
     boolean      value: 0 or 1
     nested       value: where the object or array begins in the data; length: its bytes there
@@ -524,18 +525,19 @@ def _date(data: Any, at: Any, end: Any) -> Any:
 
 @kernel()
 def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
-    """µs since the epoch of a day, `T` or a blank, HH:MM:SS, parts of a second, and the zone if any; or a day alone.
+    """µs since the epoch, and whether digits other than zeros were dropped.
 
-    The text may end with a quote. Of a fraction all digits behind the sixth are dropped.
+    It is a day, `T` or a blank, HH:MM:SS, parts of a second, and the zone if any; or a day alone. The text may end with
+    a quote. Of a fraction all digits behind the sixth are dropped.
     """
     nowhere = np.int64(_NO_PLACE)
     if end - at < 10:
-        return nowhere, np.int64(0)
+        return nowhere, np.int64(0), np.int32(0)
     days = _days(data, at)
     if (end - at == 10 or data[at + 10] == 0x22) and days != _NO_DAY and kind != TIME_IN_ZONE:
-        return at + 10, days * 86_400_000_000
+        return at + 10, days * 86_400_000_000, np.int32(0)
     if end - at < 19:
-        return nowhere, np.int64(0)
+        return nowhere, np.int64(0), np.int32(0)
     hour, minute, second = _two_digits(data, at + 11), _two_digits(data, at + 14), _two_digits(data, at + 17)
     if (
         days == _NO_DAY
@@ -546,9 +548,10 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
         or minute > 59
         or second > 59
     ):
-        return nowhere, np.int64(0)
+        return nowhere, np.int64(0), np.int32(0)
     time = (days * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000_000
     at += 19
+    dropped = np.int32(0)
     if at < end and data[at] == 0x2E:
         at += 1
         first = at
@@ -556,27 +559,29 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
         while _is_digit(data, at, end):
             if at - first < 6:
                 fraction = fraction * 10 + np.int64(data[at]) - 0x30
+            else:
+                dropped |= np.int32(data[at] != 0x30)
             at += 1
         if at == first:
-            return nowhere, np.int64(0)
+            return nowhere, np.int64(0), np.int32(0)
         time += fraction * _POWERS[max(0, 6 - (at - first))]
     if at >= end or data[at] == 0x22:
-        return at if kind != TIME_IN_ZONE else nowhere, time
+        return at if kind != TIME_IN_ZONE else nowhere, time, dropped
     if kind == TIME_WITHOUT:
-        return nowhere, np.int64(0)
+        return nowhere, np.int64(0), np.int32(0)
     byte = data[at]
     if byte == 0x5A:
         at += 1
     else:
         if (byte != 0x2B and byte != 0x2D) or end - at < 6 or data[at + 3] != 0x3A:
-            return nowhere, np.int64(0)
+            return nowhere, np.int64(0), np.int32(0)
         hour, minute = _two_digits(data, at + 1), _two_digits(data, at + 4)
         if hour > 17 or minute > 59:
-            return nowhere, np.int64(0)
+            return nowhere, np.int64(0), np.int32(0)
         ahead = (hour * 60 + minute) * 60_000_000
         time += ahead if byte == 0x2D else -ahead
         at += 6
-    return at, time
+    return at, time, dropped
 
 
 @kernel(inline="always")
@@ -632,15 +637,18 @@ def _is_float(bits: Any, double: Any, power: Any) -> Any:
 
 @kernel()
 def _unscaled(number: Any, digits: Any, fraction: Any, form: Any, scale: Any, most: Any) -> Any:
-    """A decimal's digits rounded half up to its scale; -1 when there are more than `most`, or too many in between."""
+    """A decimal's digits rounded half up to its scale, and whether they had to be.
+
+    -1 when there are more than `most`, or too many in between.
+    """
     more = scale - fraction
     if form == _POWER or digits > _MOST_DIGITS or digits + more > most or more < -_MOST_DIGITS:
-        return np.int64(-1)
+        return np.int64(-1), np.int32(0)
     if more >= 0:
-        return number * _POWERS[more]
-    half_up = np.int64(number % _POWERS[-more] * 2 >= _POWERS[-more])
-    number = number // _POWERS[-more] + half_up
-    return number if number < _POWERS[most] else np.int64(-1)
+        return number * _POWERS[more], np.int32(0)
+    dropped = number % _POWERS[-more]
+    number = number // _POWERS[-more] + np.int64(dropped * 2 >= _POWERS[-more])
+    return number if number < _POWERS[most] else np.int64(-1), np.int32(dropped != 0)
 
 
 @kernel()
@@ -781,7 +789,7 @@ def _parse_line(
                         at = close
                     length[cell] = np.int32(-size if escaped else size)
                 elif kind >= TIME_IN_ZONE and byte == 0x22:
-                    at, found = _time(data, at + 1, end, kind)
+                    at, found, length[cell] = _time(data, at + 1, end, kind)
                     if at < 0 or at >= end or data[at] != 0x22:
                         return False
                     at += 1
@@ -815,7 +823,7 @@ def _parse_line(
                         value[cell] = found
                     elif kind == DECIMAL:
                         scale, most = columns[column * FIELDS + SCALE], columns[column * FIELDS + DIGITS]
-                        number = _unscaled(number, digits, fraction, form, scale, most)
+                        number, length[cell] = _unscaled(number, digits, fraction, form, scale, most)
                         if number < 0:
                             return False
                         value[cell] = -number if negative else number
@@ -989,7 +997,7 @@ def _parse_csv_line(
                     return False
                 value[cell] = found
             elif kind >= TIME_IN_ZONE:
-                behind, found = _time(data, begin, stop, kind)
+                behind, found, length[cell] = _time(data, begin, stop, kind)
                 if behind != stop:
                     return False
                 value[cell] = found
@@ -1013,7 +1021,7 @@ def _parse_csv_line(
                     return False
                 if kind == DECIMAL:
                     scale, most = columns[column * FIELDS + SCALE], columns[column * FIELDS + DIGITS]
-                    number = _unscaled(number, digits, fraction, form, scale, most)
+                    number, length[cell] = _unscaled(number, digits, fraction, form, scale, most)
                     if number < 0:
                         return False
                     value[cell] = -number if negative else number

@@ -62,6 +62,7 @@ from deduper.tasks import write as write_task
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
+from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, write
@@ -410,7 +411,7 @@ class SmallJobs:
         self._lose("read", receipts)
         found = [PartRead(receipt) for receipt in receipts] + [PartRead()] * (len(self._partitions) - len(receipts))
         rows = sum(map(len, self._partitions))
-        return [replace(one, rows=0 if number else rows) for number, one in enumerate(found)]
+        return [replace(one, noted=Noted(0 if number else rows)) for number, one in enumerate(found)]
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """Judges every shard, and remembers what was said of every row."""

@@ -8,6 +8,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from deduper.core.clock import ClockRules
+from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.plain_file import FilePart, WindowFile
 
 
@@ -26,7 +27,7 @@ class _Unread:
         """Nobody asks."""
         raise NotImplementedError
 
-    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
+    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
         """Nobody asks."""
         raise NotImplementedError
 

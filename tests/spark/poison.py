@@ -12,7 +12,7 @@ from deduper.core.clock import ClockRules
 from deduper.sources import open as open_source
 from deduper.sources.files.reading import file_reading
 from deduper.tasks.layout import parsed
-from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.plain_file import FilePart, WindowFile
 from deduper.tasks.readers.reading_tasks import FileReading
 
@@ -34,13 +34,14 @@ class Poisoned:
     def sound_file(self) -> bytes:
         return self.reading.sound_file()
 
-    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
+    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
         records = self.reading.records(part, clock)
         while True:
             try:
                 batch = next(records)
             except StopIteration as stopped:
-                return int(stopped.value)
+                noted: Noted = stopped.value
+                return noted
             if "poison" in batch.column(parsed(0)).to_pylist():
                 raise self.fault
             yield batch

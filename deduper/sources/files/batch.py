@@ -25,6 +25,7 @@ from deduper.sources.files.source_file import (
     stat_files,
 )
 from deduper.sources.protocol import BatchPartition, Parts
+from deduper.sources.rounded_keys import RoundedKeys
 from deduper.tasks.readers.plain_file import Fault, FileChanged, FilePart
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of, read_file
 
@@ -44,6 +45,7 @@ class FileBatch:
     reading: FileReading
     seen: SeenFolders = field(default_factory=SeenFolders, compare=False)
     folder: str | None = None
+    rounded: RoundedKeys = field(default_factory=RoundedKeys, compare=False)
 
     @cached_property
     def partitions(self) -> tuple[BatchPartition, ...]:
@@ -70,6 +72,7 @@ class FileBatch:
         Raises:
             SourceAwayError: the fault may be that of a file's folder.
         """
+        self.rounded.found(self.reading, found)
         files = list(self.files)
         for part, read in zip(self._parts, found, strict=True):
             file = files[part.ordinal]
@@ -137,6 +140,7 @@ class FileBatches:
         self._reading = reading
         self.known = known
         self._listing = Listing(source)
+        self._rounded = RoundedKeys()
         self._pending: deque[ListedFile] = deque()
         self._empty: list[str] = []
         self._passed_over: set[str] = set()
@@ -193,7 +197,9 @@ class FileBatches:
             self._empty += emptied
             left = tuple(file for file in files if file.path not in emptied)
             if left:
-                return FileBatch(self._source, left, self._reading, self._listing.seen, self.known.folder)
+                return FileBatch(
+                    self._source, left, self._reading, self._listing.seen, self.known.folder, self._rounded
+                )
         return None
 
     def _looked_at(self, path: str) -> ListedFile | None:

@@ -41,9 +41,10 @@ from deduper.kafka.offsets import (
 )
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.fetching import RangePart
-from deduper.sources.kafka.topic_reading import TopicReading, read_range
+from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
-from deduper.tasks.readers.reading_tasks import PartRead
+from deduper.sources.rounded_keys import RoundedKeys
+from deduper.tasks.readers.reading_tasks import PartRead, read_part
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +84,8 @@ class OffsetSource(Protocol):
     def wait_for(self, error: Exception) -> None:
         """Wait until a batch that failed may be tried again. Raises as `BrokerWatch.wait_for`."""
 
-    def found_schemas(self, ids: Set[int]) -> None:
-        """Values name the schemas of these numbers, all of which are read by one schema."""
+    def noted(self, parts: Sequence[PartRead]) -> None:
+        """Warn of what the readers of the parts have noted."""
 
     @property
     def silence_s(self) -> float:
@@ -122,7 +123,7 @@ class KafkaBatch:
 
     def records(self) -> Parts[RangePart]:
         assert self.reading is not None, "the batch was planned only"
-        return Parts(partial(read_range, self.reading), self.parts)
+        return Parts(partial(read_part, self.reading), self.parts)
 
     def as_read(self, found: Sequence[PartRead]) -> KafkaBatch:
         """The batch itself.
@@ -135,7 +136,7 @@ class KafkaBatch:
             raise SourceAwayError(away)
         spilled = sum(one.receipt.spilled_bytes for one in found if one.receipt is not None)
         self.sizes.learn(spilled, sum(one.rows for one in found))
-        self.source.found_schemas({number for one in found for number in one.schema_ids})
+        self.source.noted(found)
         return self
 
     @property
@@ -200,6 +201,7 @@ class KafkaBatches:
         self._reading = reading
         self._sizes = RecordSizes()
         self._schema_ids: set[int] = set()
+        self._rounded = RoundedKeys()
 
     @property
     def place(self) -> str:
@@ -273,7 +275,13 @@ class KafkaBatches:
     def wait_for(self, error: Exception) -> None:
         self._watch.wait_for(error)
 
-    def found_schemas(self, ids: Set[int]) -> None:
+    def noted(self, parts: Sequence[PartRead]) -> None:
+        if self._reading is not None:
+            self._rounded.found(self._reading, parts)
+        self._found_schemas({number for one in parts for number in one.noted.schema_ids})
+
+    def _found_schemas(self, ids: Set[int]) -> None:
+        """Values name the schemas of these numbers, all of which are read by one schema."""
         if len(self._schema_ids) < _MOST_SCHEMAS and len(self._schema_ids | ids) > max(1, len(self._schema_ids)):
             numbers = sorted(self._schema_ids | ids)
             logger.warning(

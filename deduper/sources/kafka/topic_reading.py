@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -22,10 +22,8 @@ from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.avro_values import AvroFormat
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
-from deduper.tasks.read import ReadTask
-from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
-from deduper.tasks.readers.reading_tasks import PartRead, read_part
 from deduper.text import block
 from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
@@ -59,12 +57,13 @@ class RecordFormat:
         of_value = len(self.columns) - len(self.record)
         in_value = [number for number in wanted if number < of_value]
         parsed: Parsed | Decoded
-        is_text = not isinstance(self.value, AvroFormat)
+        is_text, rounded = not isinstance(self.value, AvroFormat), frozenset[int]()
         if self.value is not None:
             if isinstance(self.value, AvroFormat):
                 parsed = self.value.parse(values.data, values.starts, values.ends, in_value)
             else:
                 parsed = block.parse(values.data, values.starts, values.ends, self.value, in_value)
+                rounded = parsed.rounded
             columns, malformed, invalid = parsed.columns, parsed.malformed & ~values.absent, parsed.invalid_utf8
         else:
             text, invalid = as_text(values.column)
@@ -76,14 +75,14 @@ class RecordFormat:
                 invalid_parts |= is_wrong
             if number in wanted:
                 columns[number] = column
-        return ReadColumns(columns, malformed, invalid, invalid_parts, ~invalid & is_text, values)
+        return ReadColumns(columns, malformed, invalid, invalid_parts, ~invalid & is_text, values, rounded)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadColumns:
     """Columns by number; where the value is malformed or no UTF-8, and where a text of the record's parts is none.
 
-    Where a value `is_text`, it is one as a whole.
+    Where a value `is_text`, it is one as a whole. `rounded` as in `Parsed`.
     """
 
     columns: dict[int, pa.Array]
@@ -92,6 +91,7 @@ class ReadColumns:
     invalid_parts: Bools
     is_text: Bools
     values: _Values
+    rounded: frozenset[int]
 
     @property
     def absent(self) -> Bools:
@@ -113,24 +113,24 @@ class TopicReading:
     format: RecordFormat
     tombstone: Admission
 
-    def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
-        """The records of a range, see `tasks.layout`. Returns their number, counted apart.
+    def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
+        """The records of a range, see `tasks.layout`. Returns what is noted of them.
 
         Raises:
             SourceAwayError, KafkaDeniedError, IntegrityError: as `fetched`.
         """
-        return (yield from self.records_of(part, clock, set()))
-
-    def records_of(
-        self, part: RangePart, clock: ClockRules | None, schema_ids: set[int]
-    ) -> Generator[pa.RecordBatch, None, int]:
-        """The same; the numbers of schemas that values name are added to `schema_ids`, where any is taken."""
         counted, bound = 0, guarded_above(clock)
+        rounded: set[int] = set()
+        schema_ids: set[int] = set()
         with_headers = self.declared.layout.are_sent or self.format.has_headers
         for given in fetched(self.client, part, with_headers):
             counted += given.num_rows
-            yield self._records(part, given, bound, schema_ids)
-        return counted
+            read = self.format.read(part, given, self.declared.stored(()))
+            rounded |= read.rounded.intersection(self.declared.key)
+            if isinstance(self.format.value, AvroFormat):
+                schema_ids |= self.format.value.found_ids(read.values.data, read.values.starts, read.values.ends)
+            yield self._records(part, given, read, bound)
+        return Noted(counted, frozenset(rounded), frozenset(schema_ids))
 
     def columns(self, part: RangePart, given: pa.RecordBatch, numbers: Sequence[int]) -> dict[int, pa.Array]:
         """These columns of some records by their numbers; null where a record has no such value, or cannot be read."""
@@ -143,12 +143,9 @@ class TopicReading:
         }
 
     def _records(
-        self, part: RangePart, given: pa.RecordBatch, bound: float | None, schema_ids: set[int]
+        self, part: RangePart, given: pa.RecordBatch, read: ReadColumns, bound: float | None
     ) -> pa.RecordBatch:
-        read = self.format.read(part, given, self.declared.stored(()))
         values = read.values
-        if isinstance(self.format.value, AvroFormat):
-            schema_ids |= self.format.value.found_ids(values.data, values.starts, values.ends)
         admission = np.full(values.count, int(Admission.ADMITTED), np.int8)
         for number, name in enumerate(self.format.record, len(self.format.columns) - len(self.format.record)):
             if name == "timestamp" and number in read.columns:
@@ -170,24 +167,6 @@ class TopicReading:
                 TIMESTAMP: given.column(queue.TIMESTAMP),
             }
         return self.declared.records(read.columns, order, admission=admission, texts=texts, sent=sent)
-
-
-@dataclass(frozen=True, slots=True)
-class _Noting:
-    """A reading that notes the numbers of schemas."""
-
-    reading: TopicReading
-    schema_ids: set[int]
-
-    def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
-        """See `PartReading`."""
-        return self.reading.records_of(part, clock, self.schema_ids)
-
-
-def read_range(reading: TopicReading, task: ReadTask, part: RangePart) -> PartRead:
-    """Spill the records of a range. Raises as `TopicReading.records`, but for what can only be read later."""
-    noting = _Noting(reading, set())
-    return replace(read_part(noting, task, part), schema_ids=frozenset(noting.schema_ids))
 
 
 class _Values:

@@ -30,6 +30,22 @@ _NOTHING_SENT: Mapping[str, pa.Array] = {}
 
 
 @dataclass(frozen=True, slots=True)
+class Noted:
+    """What the reader of a part has noted: how many records it has, counted apart from them, and likely mistakes.
+
+    `rounded` are the numbers of key columns of which a text has more digits than the column. `schema_ids` are the
+    numbers of schemas that values name, where any is taken.
+    """
+
+    rows: int
+    rounded: frozenset[int] = frozenset()
+    schema_ids: frozenset[int] = frozenset()
+
+
+NOTHING = Noted(0)
+
+
+@dataclass(frozen=True, slots=True)
 class Declared:
     """The columns of a source and what judging takes from them; pickled into the job.
 

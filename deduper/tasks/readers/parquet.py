@@ -25,7 +25,7 @@ from deduper.arrow_columns import DeclaredColumn
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.tasks.readers import int96
-from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.old_calendar import FIRST_INT96, VERSION, Calendar
 from deduper.tasks.readers.parquet_columns import StoredColumn, stored_columns
 from deduper.tasks.readers.parquet_values import Fault, Faults, worst
@@ -63,8 +63,8 @@ class ParquetReading:
         plain_bytes = max(0, sum(sizes))  # a damaged footer may say anything, and tasks get files by this
         return replace(listed, plain_bytes=plain_bytes, rows=footer.num_rows)
 
-    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
-        """The records of a file, as reading tasks take them; see `tasks.layout`. Returns how many its footer counts.
+    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
+        """The records of a file, see `tasks.layout`. Returns what is noted of them, their number by its footer.
 
         Raises:
             FileChanged, FileGone, UnreadableFile: it cannot be read.
@@ -86,7 +86,7 @@ class ParquetReading:
         part.check()
         if first - begin != part.rows:
             raise UnreadableFile(f"{first - begin} rows were read, its footer says {part.rows}")
-        return part.rows
+        return Noted(first - begin)
 
     def sound_file(self) -> bytes:
         """A file with one record of nulls."""

@@ -15,7 +15,7 @@ from bucket_store.errors import StoreError
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.tasks.read import ReadReceipt, ReadTask, spill
-from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.declared import NOTHING, Declared, Noted
 from deduper.tasks.readers.plain_file import Fault, FileChanged, FileFault, FilePart, UnreadableFile, WindowFile
 
 
@@ -39,20 +39,23 @@ _Taken = TypeVar("_Taken", bound=Part, contravariant=True)
 class PartRead:
     """A part whose records are spilled, or that is `away`: why it can only be read later.
 
-    No receipt for a part without records. `rows` were counted apart from the receipt. `fault`: the part is a file that
-    has left as one error tuple. `schema_ids` are the numbers of schemas that its values name, where any is taken.
+    No receipt for a part without records. `fault`: the part is a file that has left as one error tuple.
     """
 
     receipt: ReadReceipt | None = None
-    rows: int = 0
+    noted: Noted = NOTHING
     fault: Fault | None = None
     away: str | None = None
-    schema_ids: frozenset[int] = frozenset()
+
+    @property
+    def rows(self) -> int:
+        """The records, counted apart from the receipt."""
+        return self.noted.rows
 
 
 def read_by_spark(receipts: Sequence[ReadReceipt], rows: int) -> list[PartRead]:
     """The results of a DataFrame's partitions, and the rows that Spark has counted."""
-    return [*(PartRead(receipt) for receipt in receipts), PartRead(rows=rows)]
+    return [*(PartRead(receipt) for receipt in receipts), PartRead(noted=Noted(rows))]
 
 
 def receipts_of(found: Sequence[PartRead]) -> list[ReadReceipt]:
@@ -64,8 +67,12 @@ def receipts_of(found: Sequence[PartRead]) -> list[ReadReceipt]:
 class PartReading(Protocol[_Taken]):
     """How parts of a kind are read; pickled into the job."""
 
-    def records(self, part: _Taken, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
-        """The records of a part, as reading tasks take them; see `tasks.layout`. Returns their number, counted apart.
+    @property
+    def declared(self) -> Declared:
+        """The columns of the source."""
+
+    def records(self, part: _Taken, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
+        """The records of a part, as reading tasks take them; see `tasks.layout`. Returns what is noted of them.
 
         Records that `clock` may refuse have their text.
 
@@ -77,10 +84,6 @@ class PartReading(Protocol[_Taken]):
 
 class FileReading(PartReading[FilePart], Protocol):
     """How files of a kind are read; pickled into the job."""
-
-    @property
-    def declared(self) -> Declared:
-        """The columns of the source."""
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart | None:
         """A file of a window; None when it has no rows.
@@ -94,15 +97,15 @@ class FileReading(PartReading[FilePart], Protocol):
 
 
 class _Counted:
-    """The batches of a part; their rows, as the reader has counted them, when all are taken."""
+    """The batches of a part; what the reader has noted of them, when all are taken."""
 
-    def __init__(self, records: Generator[pa.RecordBatch, None, int]) -> None:
+    def __init__(self, records: Generator[pa.RecordBatch, None, Noted]) -> None:
         self._records = records
-        self.rows = 0
+        self.noted = NOTHING
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All of them, once."""
-        self.rows = yield from self._records
+        self.noted = yield from self._records
 
 
 def read_part(reading: PartReading[_P], task: ReadTask, part: _P) -> PartRead:
@@ -113,7 +116,7 @@ def read_part(reading: PartReading[_P], task: ReadTask, part: _P) -> PartRead:
     """
     counted = _Counted(reading.records(part, task.clock))
     try:
-        return PartRead(spill(task, counted.batches()), counted.rows)
+        return PartRead(spill(task, counted.batches()), counted.noted)
     except SourceAwayError as exc:
         return PartRead(away=str(exc))
 
@@ -125,7 +128,7 @@ def read_file(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead:
         return found
     text = f"{part.path}: {found.text}".encode("utf-8", "backslashreplace").decode()
     tuples = reading.declared.error_tuple(part.ordinal << POSITION_BITS, found.admission, text)
-    return PartRead(spill(task, iter([tuples])), 1, found)
+    return PartRead(spill(task, iter([tuples])), Noted(1), found)
 
 
 def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead | Fault:

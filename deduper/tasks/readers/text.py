@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
-from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.plain_file import FilePart, MisheadedFile, UnreadableFile, WindowFile, decoding
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts
 from deduper.text import block
@@ -67,8 +67,8 @@ class TextReading:
         factor = _DECODED if _is_compressed(file.path) else 1
         return FilePart.of(file, ordinal, factor * file.size_bytes, self.declared.folder_values(file.path))
 
-    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
-        """The records of a file, as reading tasks take them; see `tasks.layout`. Returns their number by its line ends.
+    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
+        """The records of a file, see `tasks.layout`. Returns what is noted of them, their number by its line ends.
 
         Raises:
             FileChanged, FileGone: it is not the file any more that was listed.
@@ -87,12 +87,13 @@ class TextReading:
         header = csv_header([self.declared.columns[0].name]) if self.header else b""
         return header + (b"{}\n" if self.delimiter is None else b"\n")
 
-    def _records(self, part: FilePart, clock: ClockRules | None) -> Generator[pa.RecordBatch, None, int]:
+    def _records(self, part: FilePart, clock: ClockRules | None) -> Generator[pa.RecordBatch, None, Noted]:
         begin = first = part.ordinal << POSITION_BITS
         text, places = self._format(part.folders)
         bound = guarded_above(clock)
         file = Lines(part.path)
         headers = 0
+        rounded: set[int] = set()
         for lines in file:
             if self.header and not headers:
                 self._require_header(lines, part.folders)
@@ -102,6 +103,7 @@ class TextReading:
                 if not lines.count:
                     continue
             parsed = block.parse(lines.data, lines.starts, lines.ends, text, list(places.values()))
+            rounded |= {number for number in self.declared.key if places.get(number) in parsed.rounded}
             admission = np.full(lines.count, int(Admission.ADMITTED), np.int8)
             admission[parsed.malformed] = int(Admission.MALFORMED)
             admission[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
@@ -120,7 +122,7 @@ class TextReading:
         part.check()
         if first - begin != file.counted:
             raise UnreadableFile(f"{first - begin} records were read of {file.counted} lines")
-        return file.counted - headers
+        return Noted(file.counted - headers, frozenset(rounded))
 
     def _require_header(self, lines: SomeLines, folders: Collection[int]) -> None:
         """Raises MisheadedFile."""

@@ -19,6 +19,7 @@ from deduper.errors import SourceAwayError
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import SourceFile
+from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.plain_file import Fault
 from deduper.tasks.readers.reading_tasks import PartRead
 from tests.deduper.sources.test_judged_sources import Windows
@@ -261,7 +262,7 @@ def listed(windows: Windows, *names: str) -> FileBatch:
 
 def fault(admission: Admission) -> PartRead:
     """What a task has found of a file."""
-    return PartRead(rows=1, fault=Fault(admission, "for a test"))
+    return PartRead(noted=Noted(1), fault=Fault(admission, "for a test"))
 
 
 @pytest.mark.parametrize("admission", [Admission.FILE_MISSING, Admission.FILE_UNREADABLE, Admission.FILE_HEADER])

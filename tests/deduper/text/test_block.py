@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deduper.arrow_columns import DeclaredColumn
+from deduper.columns import parse_columns
 from deduper.text import block, kernels
 from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
@@ -262,3 +264,28 @@ def test_warm_runs_without_the_exact_parser(monkeypatch: pytest.MonkeyPatch) -> 
     block.warm()
     for compiled in (kernels.parse_json_lines, kernels.parse_csv_lines, kernels.gather_texts, kernels.line_ends):
         assert len(compiled.signatures) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("decimal", "time", "rounded"),
+    [
+        ("1.00", "2024-01-01T12:00:00.000001Z", set()),
+        ("1.2", "2024-01-01T12:00:00.123456000Z", set()),
+        ("1.250", "2024-01-01T12:00:00Z", set()),
+        ("1.004", "2024-01-01T12:00:00Z", {0}),
+        ("-1.005", "2024-01-01T12:00:00.0000000Z", {0}),
+        ("1", "2024-01-01T12:00:00.0000001Z", {1}),
+        ("0.001", "2024-01-01 12:00:00.123456789+01:00", {0, 1}),
+    ],
+)
+@pytest.mark.parametrize("delimiter", [None, ","])
+def test_values_of_more_digits_than_their_columns(
+    decimal: str, time: str, rounded: set[int], delimiter: str | None
+) -> None:
+    """Are noted, whichever column is wanted; zeros say nothing."""
+    columns = tuple(map(DeclaredColumn.of, parse_columns("d decimal(10,2), t timestamp, n bigint")))
+    line = f"{decimal},{time},3" if delimiter else f'{{"d":{decimal},"t":"{time}","n":3}}'
+    sound = "1,2024-01-01,3" if delimiter else '{"n":3}'
+    found = parsed([sound.encode(), line.encode(), sound.encode()], TextFormat(columns, "UTC", delimiter), [2])
+    assert found.slow_lines == 0
+    assert found.rounded == rounded

@@ -27,6 +27,7 @@ from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.protocol import Records
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.read import ReadTask
+from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask
@@ -160,7 +161,7 @@ class ManyShards:
 
     def read(self, records: Records, task: ReadTask) -> list[PartRead]:
         """One record a shard."""
-        return [PartRead(rows=self.config.store.shards)]
+        return [PartRead(noted=Noted(self.config.store.shards))]
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """A unique record and a piece a shard."""

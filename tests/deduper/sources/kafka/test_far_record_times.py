@@ -42,7 +42,9 @@ def test_a_time_without_micros_is_an_error_and_null(tmp_path: Path, field: str, 
         for number, ms in enumerate(times)
     ]
     given = pa.RecordBatch.from_pylist(rows, queue.SCHEMA)
-    records = reading._records(RangePart("t", 0, 0, 4, 0, 100), given, None, set())
+    part = RangePart("t", 0, 0, 4, 0, 100)
+    read = reading.format.read(part, given, reading.declared.stored(()))
+    records = reading._records(part, given, read, None)
     good = int(Admission.ADMITTED)
     assert records.column(layout.ADMISSION).to_pylist() == [good, int(reason), int(reason), good]
     if layout.parsed(4) in records.schema.names:

@@ -18,6 +18,8 @@ from deduper.core.verdict import Admission
 from deduper.sources.error_details import error_details
 from deduper.sources.kafka.plain_topics import record_format
 from deduper.tasks.errors.detail import Examination
+from deduper.tasks.readers.declared import Noted
+from deduper.tasks.readers.reading_tasks import PartRead
 from tests.deduper.kafka_configs import BASE, JSON_VALUE, kafka_source, loaded
 from tests.deduper.sources.kafka.test_batch import Cluster, source_of
 
@@ -70,16 +72,21 @@ def test_an_error_says_the_number(tmp_path: Path) -> None:
     assert found == ["the value has the schema of number 274; schema_ids are 17, 18", no_header, no_header]
 
 
+def noted(*numbers: int) -> PartRead:
+    """A part whose values name these schemas."""
+    return PartRead(noted=Noted(1, schema_ids=frozenset(numbers)))
+
+
 def test_a_second_number_is_told_and_each_further_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With the setting that helps; up to five of them."""
     source = source_of(tmp_path, Cluster(), None)
     with caplog.at_level(logging.WARNING):
         for number in (17, 17, 3, 17, 5):
-            source.found_schemas({number})
+            source.noted([noted(number)])
     assert ["schemas 3, 17, and" in caplog.messages[0], "schemas 3, 5, 17, and" in caplog.messages[1]] == [True, True]
     assert len(caplog.messages) == 2
     assert "source.value.schema_ids" in caplog.text
     caplog.clear()
-    source.found_schemas(set(range(100, 200)))
-    source.found_schemas({200})
+    source.noted([noted(*range(100, 200))])
+    source.noted([noted(200)])
     assert len(caplog.messages) == 1

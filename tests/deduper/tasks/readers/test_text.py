@@ -86,7 +86,7 @@ def read(reading: TextReading, part: FilePart, clock: ClockRules | None = None) 
         try:
             batches.append(next(records))
         except StopIteration as end:
-            rows: int = end.value
+            rows = end.value.rows
             break
     assert rows == sum(batch.num_rows for batch in batches)
     return pa.Table.from_batches(batches) if batches else pa.table({"_admission": [], "_0": []})

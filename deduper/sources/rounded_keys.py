@@ -1,0 +1,33 @@
+"""Warns of key columns of which a text has more digits than the column: other values become the same key."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from deduper.tasks.readers.reading_tasks import PartRead, PartReading
+
+logger = logging.getLogger(__name__)
+
+
+class RoundedKeys:
+    """The key columns of a job's source that were warned of: each once in a run."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def found(self, reading: PartReading[Any], parts: Iterable[PartRead]) -> None:
+        """Warn of those that the reading of a window has found."""
+        for number in sorted({number for part in parts for number in part.noted.rounded} - self._known):
+            self._known.add(number)
+            column = reading.declared.columns[number]
+            wider = "`decimal(38,18)` or `string`" if column.kind.name == "decimal" else "`string`"
+            logger.warning(
+                "the key column %s is a %s, and a text of it has more digits, which are rounded: values that differ in "
+                "them alone are one key, and all but the first leave as duplicates; if they are other keys, declare it "
+                "%s, in a new store",
+                column.name,
+                column.kind.text,
+                wider,
+            )
