@@ -12,13 +12,13 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bucket_store.tables.generation import try_lock
+from bucket_store.tables.table_file import copy_file, held_bytes
 
 _ROOM_WAIT_S, _ROOM_LOOK_S = 10.0, 0.002
 
@@ -113,7 +113,7 @@ class Tier:
                             status = entry.stat()
                         except FileNotFoundError:
                             continue
-                        yield _Table(Path(entry.path), status.st_size, status.st_mtime_ns)
+                        yield _Table(Path(entry.path), held_bytes(status), status.st_mtime_ns)
 
 
 @contextlib.contextmanager
@@ -150,7 +150,7 @@ def _copy(table: _Table, target: Path) -> bool:
     making = target.with_name(f"{target.stem}.{secrets.token_hex(4)}.building")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(table.path, making)
+        copy_file(table.path, making)
         os.utime(making, ns=(table.used_ns, table.used_ns))
         making.rename(target)
     except OSError:

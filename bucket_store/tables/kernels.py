@@ -3,9 +3,10 @@
 A table is open addressing kept in order ("ordered linear probing"). `slots` is uint64[capacity + slack, 2], (0, 0) an
 empty slot. A digest's home is the slot hi * capacity / 2^64; it stands there or behind, with no empty slot between, and
 the digests of the whole table ascend. The slack behind the last home takes the digests pushed beyond it; nothing wraps
-round. So a look-up stops at the first greater digest, sorted digests are found and applied in one forward sweep, and a
-table moves to another capacity by one linear copy that leaves it in order. The loops are fast for digests that spread
-evenly over hi, as salted hashes do; for others they are slow and still right.
+round. Where all digests of a table share their first bits (`shared` of them), the home is that of the bits behind:
+(hi << shared) * capacity / 2^64. So a look-up stops at the first greater digest, sorted digests are found and applied
+in one forward sweep, and a table moves to another capacity by one linear copy that leaves it in order. The loops are
+fast for digests that spread evenly over hi, as salted hashes do; for others they are slow and still right.
 
 Columns beside the slots are arrays of their length, or of length 0 when the table has none. Expiry keys are int64 in
 order (see `ordered_expiry` for floats). Signatures are explicit, and their inputs read-only, so that arrays over mapped
@@ -27,6 +28,7 @@ from bucket_store.compiled import kernel
 from bucket_store.pieces.piece import ExpiryKeys
 
 MAX_CAPACITY = (1 << 32) - 1
+WORD = (1 << 64) - 1
 
 UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
@@ -87,16 +89,16 @@ def _shift(column: Any, at: int, end: int) -> None:
             column[to] = column[to - 1]
 
 
-@kernel(types.void(DIGESTS, types.uint64, DIGESTS, I64))
-def _find(slots: UInt64s, capacity: int, digests: UInt64s, found: Int64s) -> None:
+@kernel(types.void(DIGESTS, types.uint64, types.uint64, DIGESTS, I64))
+def _find(slots: UInt64s, capacity: int, shared: Any, digests: UInt64s, found: Int64s) -> None:
     """See `find_sorted`. The cursor never moves back: the next digest is greater, so it stands no earlier."""
     count = digests.shape[0]
     cursor = 0
     for i in range(count):
         if i + _AHEAD < count:
-            prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots)
+            prefetch_row(home_slot(digests[i + _AHEAD, 0] << shared, capacity), slots)
         hi, lo = digests[i, 0], digests[i, 1]
-        at = max(home_slot(hi, capacity), cursor)
+        at = max(home_slot(hi << shared, capacity), cursor)
         while True:
             slot_hi, slot_lo = slots[at, 0], slots[at, 1]
             if slot_hi > hi or (slot_hi == hi and slot_lo >= lo):
@@ -111,7 +113,8 @@ def _find(slots: UInt64s, capacity: int, digests: UInt64s, found: Int64s) -> Non
 
 @kernel(
     types.UniTuple(types.int64, 2)(  # type: ignore[no-untyped-call]
-        _SLOTS, I64, I64, _U32, types.uint64, DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.uint32, types.int64
+        *(_SLOTS, I64, I64, _U32, types.uint64, types.uint64),
+        *(DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.uint32, types.int64),
     ),
 )
 def _apply(
@@ -120,6 +123,7 @@ def _apply(
     origin: Int64s,
     window: UInt32s,
     capacity: int,
+    shared: Any,
     digests: UInt64s,
     new_expiry: Int64s,
     new_origin: Int64s,
@@ -147,10 +151,10 @@ def _apply(
     added = 0
     for i in range(start, count):
         if i + _AHEAD < count:
-            prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots, expiry, origin, window)
+            prefetch_row(home_slot(digests[i + _AHEAD, 0] << shared, capacity), slots, expiry, origin, window)
         hi, lo = digests[i, 0], digests[i, 1]
         of_window = new_window[i] if own_windows else only_window
-        at = max(home_slot(hi, capacity), cursor)
+        at = max(home_slot(hi << shared, capacity), cursor)
         is_there = False
         while True:
             slot_hi, slot_lo = slots[at, 0], slots[at, 1]
@@ -192,7 +196,10 @@ def _apply(
 
 
 @kernel(
-    types.int64(DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.boolean, types.int64, _SLOTS, I64, I64, _U32, types.uint64),
+    types.UniTuple(types.int64, 2)(  # type: ignore[no-untyped-call]
+        *(DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.boolean, types.int64, types.int64, types.uint64, types.uint64),
+        *(_SLOTS, I64, I64, _U32, types.uint64, types.uint64, types.int64),
+    ),
 )
 def _copy_live(
     slots: UInt64s,
@@ -201,26 +208,32 @@ def _copy_live(
     window: UInt32s,
     some_dead: bool,
     expiry_point: int,
+    begin: int,
+    first_hi: Any,
+    last_hi: Any,
     new_slots: UInt64s,
     new_expiry: Int64s,
     new_origin: Int64s,
     new_window: UInt32s,
     capacity: int,
-) -> int:
+    shared: Any,
+    free: int,
+) -> tuple[int, int]:
     """See `copy_live`. Each key goes to its new home, or to the first slot behind the key before it."""
     last = new_slots.shape[0] - 1
     has_expiry, has_origin, has_window = bool(expiry.size), bool(origin.size), bool(window.size)
-    free = 0
     copied = 0
-    for at in range(slots.shape[0]):
+    for at in range(begin, slots.shape[0]):
         hi, lo = slots[at, 0], slots[at, 1]
-        if hi == 0 and lo == 0:
+        if (hi == 0 and lo == 0) or hi < first_hi:
             continue
+        if hi > last_hi:
+            break
         if has_expiry and some_dead and expiry[at] <= expiry_point:
             continue
-        to = max(home_slot(hi, capacity), free)
+        to = max(home_slot(hi << shared, capacity), free)
         if to >= last:
-            return -1
+            return -1, free
         new_slots[to, 0] = hi
         new_slots[to, 1] = lo
         if has_expiry:
@@ -231,7 +244,7 @@ def _copy_live(
             new_window[to] = window[at]
         free = to + 1
         copied += 1
-    return copied
+    return copied, free
 
 
 @kernel(types.int64(DIGESTS, _I64_IN, types.int64))
@@ -244,10 +257,10 @@ def _count_live(slots: UInt64s, expiry: Int64s, expiry_point: int) -> int:
     return live
 
 
-def find_sorted(slots: UInt64s, capacity: int, digests: UInt64s) -> Int64s:
+def find_sorted(slots: UInt64s, capacity: int, digests: UInt64s, shared: int = 0) -> Int64s:
     """Slot of every digest, -1 where the table has none."""
     found = np.empty(len(digests), np.int64)
-    _find(slots, capacity, digests, found)
+    _find(slots, capacity, np.uint64(shared), digests, found)
     return found
 
 
@@ -264,6 +277,7 @@ def apply_sorted(
     new_window: UInt32s,
     only_window: int,
     start: int,
+    shared: int = 0,
 ) -> tuple[int, int]:
     """Enters digests [start, m) into a table in place; gives (first digest not entered, number of new keys).
 
@@ -272,9 +286,9 @@ def apply_sorted(
     later; in a table without either, never. `new_window` of length 0: all digests are of `only_window`. The other new
     columns have length m where the table has the column.
     """
-    entered, added = _apply(
-        slots, expiry, origin, window, capacity, digests, new_expiry, new_origin, new_window, only_window, start
-    )
+    table: tuple[Any, ...] = (slots, expiry, origin, window, capacity, np.uint64(shared))
+    new: tuple[Any, ...] = (digests, new_expiry, new_origin, new_window, only_window, start)
+    entered, added = _apply(*table, *new)
     return int(entered), int(added)
 
 
@@ -290,28 +304,24 @@ def copy_live(
     new_origin: Int64s,
     new_window: UInt32s,
     capacity: int,
-) -> int:
-    """Copies a table into an empty one of another capacity; gives the number of keys, -1 when its slack is too short.
+    shared: int = 0,
+    begin: int = 0,
+    first_hi: int = 0,
+    last_hi: int = WORD,
+    free: int = 0,
+) -> tuple[int, int]:
+    """Copies the keys with `first_hi` <= hi <= `last_hi`, all from slot `begin` on, into a table of another capacity.
 
-    Entries whose expiry key is at or below `expiry_point` are left out (None: no entry is). After -1 the new table is
-    worthless.
+    That table has nothing from slot `free` on. Gives the number of keys, and its first free slot then; -1 keys when its
+    slack is too short, and then it is worthless. Entries whose expiry key is at or below `expiry_point` are left out
+    (None: no entry is).
     """
     some_dead = expiry_point is not None
-    return int(
-        _copy_live(
-            slots,
-            expiry,
-            origin,
-            window,
-            some_dead,
-            expiry_point if expiry_point is not None else 0,
-            new_slots,
-            new_expiry,
-            new_origin,
-            new_window,
-            capacity,
-        )
-    )
+    point = expiry_point if expiry_point is not None else 0
+    keys: tuple[Any, ...] = (some_dead, point, begin, np.uint64(first_hi), np.uint64(last_hi))
+    new: tuple[Any, ...] = (new_slots, new_expiry, new_origin, new_window, capacity, np.uint64(shared), free)
+    copied, free = _copy_live(slots, expiry, origin, window, *keys, *new)
+    return int(copied), int(free)
 
 
 def count_live(slots: UInt64s, expiry: Int64s, expiry_point: int) -> int:

@@ -92,4 +92,5 @@ def _is_at(table: TableFile, path: Path) -> bool:
         status = path.stat()
     except FileNotFoundError:
         return False
-    return (status.st_dev, status.st_ino) == table.identity
+    # Of one that has become longer, a mapping has not all.
+    return (status.st_dev, status.st_ino, status.st_size) == (*table.identity, table.size_bytes)

@@ -32,7 +32,9 @@ from bucket_store.tables.table_file import (
     capacity_for,
     create_table,
     file_bytes,
+    held_bytes,
     likely_capacity,
+    slice_bytes,
     table_name,
 )
 
@@ -86,7 +88,7 @@ class ResidentTables:
             for path in _files(directory):
                 bucket = bucket_of(path.name)
                 if bucket is not None:
-                    yield bucket, path.stat().st_size
+                    yield bucket, held_bytes(path.stat())
 
     def has(self, bucket: int) -> bool:
         """Whether the bucket's table is resident."""
@@ -124,7 +126,7 @@ class ResidentTables:
             return list(wanted)
         free = self._tiers[0].limit_bytes - self._tiers[0].used_bytes()
         for number, (_, parts) in enumerate(wanted):
-            free -= file_bytes(self._layout, capacity_for(sum(part.count for part in parts)) + LEAST_SLACK)
+            free -= file_bytes(self._layout, capacity_for(sum(part.count for part in parts)))
             if number and free < 0:
                 return list(wanted[:number])
         return list(wanted)
@@ -154,20 +156,33 @@ class ResidentTables:
         return True
 
     def enter(self, table: TableFile, entries: BucketEntries, only_window: int) -> TableFile:
-        """Enters a part's entries; gives the table that holds them now: a larger one if it had to grow.
+        """Enters a part's entries; gives the table that holds them now: another one if it had to be made anew.
 
         Raises:
             SpaceError: no room to grow; the table holds some of the entries.
         """
-        entries = self._live(entries)
-        count = len(entries.digests)
-        if not table.has_room(count):
-            table = self._grow(table, count, LEAST_SLACK)
-        start = table.apply(entries, only_window)
-        while start < count:
-            table = self._grow(table, count - start, 2 * table.slack)
-            start = table.apply(entries, only_window, start)
+        entries, entered, in_vain = self._live(entries), 0, 0
+        while entered < len(entries.digests):
+            before = entered
+            table, entered = self._enter(table, entries, only_window, entered)
+            in_vain = in_vain + 1 if entered == before else 0
+            if in_vain > 2:
+                raise SpaceError(f"no tier has room for a larger slice of the table of bucket {table.bucket}")
         return table
+
+    def _enter(self, table: TableFile, entries: BucketEntries, only_window: int, entered: int) -> tuple[TableFile, int]:
+        """Enters rows from `entered` on; gives the table and the first row that it has not, when it was made anew."""
+        for number, first, end in table.rows_of(entries.digests[entered:]):
+            first, end = first + entered, end + entered
+            more, slack = 0 if table.has_room(number, end - first) else end - first, LEAST_SLACK
+            while True:
+                if more and not self._grow_slice(table, number, more, slack):
+                    return self._grow(table, len(entries.digests) - first, slack), first
+                first = table.apply(number, entries, only_window, first, end)
+                if first == end:
+                    break
+                more, slack = end - first, 2 * table.slack(number)
+        return table, len(entries.digests)
 
     def _live(self, entries: BucketEntries) -> BucketEntries:
         if self._point is None or entries.expiry is None:
@@ -177,14 +192,36 @@ class ResidentTables:
             return entries
         return replace(entries.chosen(live), fingerprint=None)
 
+    def _grow_slice(self, table: TableFile, number: int, more: int, slack: int) -> bool:
+        """Whether a slice of several has room for so many new keys now, where its table is."""
+        if table.slices == 1:
+            return False
+        tier = self._tiers[self._directories.index(table.path.parent)]
+        capacity = capacity_for(table.live_keys(self._point, number) + more)
+        while True:
+            with self._space, taking_room(self._tiers[0].locks):
+                room = tier.make_room(slice_bytes(self._layout, capacity + slack), own=self._own, keep=(table.path,))
+                self.evicted += room.evicted
+                try:
+                    if not room.fits or table.grow(number, capacity, slack, self._point):
+                        return room.fits
+                except OSError as error:
+                    if not is_no_room(error):
+                        raise
+                    return False
+            slack *= 2
+
     def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:
-        """A larger table with the live keys of `table`, in its place."""
-        keys = table.live_keys(self._point) + more
-        larger = self._create(table.bucket, keys, more, slack, keep=(table.path,))
+        """A larger table with the live keys of `table`, in its place.
+
+        Of one with slices: where they cannot grow, each has room to begin with.
+        """
+        keys, even = table.live_keys(self._point) + more, table.slices > 1
+        larger = self._create(table.bucket, keys, more, slack, keep=(table.path,), even=even)
         while not table.copy_into(larger, self._point):
             larger.path.unlink()
             slack *= 2
-            larger = self._create(table.bucket, keys, more, slack, keep=(table.path,))
+            larger = self._create(table.bucket, keys, more, slack, keep=(table.path,), even=even)
         if bucket_of(table.path.name) is not None:
             self._give_name(larger)
         if table.path != larger.path:
@@ -197,21 +234,23 @@ class ResidentTables:
         table.path = named
         keep_mapped(table)
 
-    def _create(self, bucket: int, keys: int, coming: int, slack: int, *, keep: Collection[Path] = ()) -> TableFile:
+    def _create(
+        self, bucket: int, keys: int, coming: int, slack: int, *, keep: Collection[Path] = (), even: bool = False
+    ) -> TableFile:
         """An empty table with room for so many keys, `coming` of them new, in the first tier that takes it."""
         capacity = capacity_for(keys)
         # One thread and one process at a time: two that count the same free bytes would both take them.
         with self._space, taking_room(self._tiers[0].locks):
-            likely = self._likely_capacity(bucket, keys, coming)
-            if likely > capacity and self._tiers[0].has_room(file_bytes(self._layout, likely + slack)):
+            likely = 0 if even else self._likely_capacity(bucket, keys, coming)
+            if likely > capacity and self._tiers[0].has_room(file_bytes(self._layout, likely, slack)):
                 table = self._create_in(self._directories[0], bucket, likely, slack)
                 if table is not None:
                     return table
-            size = file_bytes(self._layout, capacity + slack)
+            size = file_bytes(self._layout, capacity, slack, even=even)
             for tier, directory in zip(self._tiers, self._directories, strict=True):
                 room = tier.make_room(size, own=self._own, keep=keep)
                 self.evicted += room.evicted
-                table = self._create_in(directory, bucket, capacity, slack) if room.fits else None
+                table = self._create_in(directory, bucket, capacity, slack, even=even) if room.fits else None
                 if table is not None:
                     return table
         raise SpaceError(f"no tier has room for the table of bucket {bucket}, {size} bytes")
@@ -234,7 +273,9 @@ class ResidentTables:
             return min(likely_capacity(before.keys), _MOST_AHEAD * capacity_for(keys))
         return likely_capacity(min(2 * keys, max(keys, _WINDOWS_AHEAD * coming)))
 
-    def _create_in(self, directory: Path, bucket: int, capacity: int, slack: int) -> TableFile | None:
+    def _create_in(
+        self, directory: Path, bucket: int, capacity: int, slack: int, *, even: bool = False
+    ) -> TableFile | None:
         """An empty table; None when the file system has no room for it."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -245,6 +286,7 @@ class ResidentTables:
                 bucket,
                 capacity=capacity,
                 slack=slack,
+                even=even,
             )
         except OSError as error:
             if not is_no_room(error):

@@ -24,7 +24,7 @@ from bucket_store.pieces.piece import BucketEntries, Entries, PieceRef
 from bucket_store.pieces.store import append_piece
 from bucket_store.tables import kernels
 from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
-from bucket_store.tables.table_file import capacity_for, create_table, file_bytes, open_table
+from bucket_store.tables.table_file import TableFile, capacity_for, create_table, file_bytes, open_table
 from bucket_store.tables.view import ShardView
 
 SEED = 7
@@ -60,11 +60,12 @@ def table_figures(directory: Path, rng: np.random.Generator, keys: int, layout: 
     present = ascending(rng, keys)
     table = create_table(path, layout, NONCE, 0, capacity=capacity_for(keys))
     began = time.perf_counter()
-    table.apply(entries_of(present, layout), 0)
+    enter(table, entries_of(present, layout), 0)
     built = time.perf_counter() - began
-    capacity, slots = table.capacity, len(table.slots)
+    capacity = table.capacity
     del table
-    print(f"\ntable of {keys:,} keys, {what}: {file_bytes(layout, slots) / keys:.1f} B a key right after growing, "
+    size = file_bytes(layout, capacity_for(keys))
+    print(f"\ntable of {keys:,} keys, {what}: {size / keys:.1f} B a key right after growing, "
           f"built at {keys / built / 1e6:.1f} M entries/s")  # fmt: skip
 
     batches = []
@@ -89,11 +90,17 @@ def table_figures(directory: Path, rng: np.random.Generator, keys: int, layout: 
     def apply() -> None:
         mapped = open_table(path, layout, NONCE, 0)
         assert mapped is not None
-        assert mapped.apply(next(fresh), 1) == BATCH
+        enter(mapped, next(fresh), 1)
 
     rate("apply, freshly mapped", apply)
     assert capacity == mapped.capacity
     path.unlink()
+
+
+def enter(table: TableFile, entries: BucketEntries, window: int) -> None:
+    """All entries into a table that has room for them."""
+    for number, first, end in table.rows_of(entries.digests):
+        assert table.apply(number, entries, window, first, end) == end
 
 
 def manager_figures(directory: Path, rng: np.random.Generator, memory: str | None) -> None:

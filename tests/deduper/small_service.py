@@ -284,15 +284,15 @@ class _NoPool:
 _apply = TableFile.apply
 
 
-def _torn_apply(table: TableFile, entries: Any, only_window: int, start: int = 0) -> int:
+def _torn_apply(table: TableFile, number: int, *arguments: Any) -> int:
     """`TableFile.apply` with a failpoint in its middle: a process that dies there leaves anything behind."""
     try:
         failpoints.hit("table.torn")
     except Killed:
-        _apply(table, entries, only_window, start)
-        table.slots[:] = 0
+        _apply(table, number, *arguments)
+        table.columns(number).slots[:] = 0
         raise
-    return _apply(table, entries, only_window, start)
+    return _apply(table, number, *arguments)
 
 
 @contextmanager
@@ -304,6 +304,8 @@ def machine_of(world: World) -> Iterator[None]:
         patch.setattr(TableFile, "apply", _torn_apply)
         # Tables of a thousand keys would never grow here.
         patch.setattr(table_file, "_LEAST_CAPACITY", 4)
+        patch.setattr(table_file, "_SLICES", 4)
+        patch.setattr(table_file, "_SLICED_FROM", 16)
         patch.setattr(resident, "LEAST_SLACK", 2)
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)

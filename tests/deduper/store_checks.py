@@ -131,13 +131,14 @@ def _expected(world: World, log: CommitLog, refs: list[PieceRef], *, one_table: 
 
 def _held(table: Any) -> Keys:
     held: Keys = {}
-    for slot in (table.slots != 0).any(axis=1).nonzero()[0].tolist():
-        hi, lo = table.slots[slot].tolist()
-        held[hi, lo] = (
-            int(table.expiry[slot]) if table.layout.has_expiry else None,
-            int(table.origin[slot]) if table.layout.has_origin else None,
-            int(table.window[slot]) if table.layout.has_origin else None,
-        )
+    for columns in map(table.columns, range(table.slices)):
+        for slot in (columns.slots != 0).any(axis=1).nonzero()[0].tolist():
+            hi, lo = columns.slots[slot].tolist()
+            held[hi, lo] = (
+                int(columns.expiry[slot]) if table.layout.has_expiry else None,
+                int(columns.origin[slot]) if table.layout.has_origin else None,
+                int(columns.window[slot]) if table.layout.has_origin else None,
+            )
     return held
 
 

@@ -132,7 +132,7 @@ def test_a_full_table_stops_whole_and_the_rest_goes_into_a_larger_one(
 
 
 def copy_into(table: Columns, other: Columns, expiry_point: int | None) -> int:
-    return copy_live(
+    copied, _ = copy_live(
         table.slots,
         table.expiry,
         table.origin,
@@ -144,6 +144,7 @@ def copy_into(table: Columns, other: Columns, expiry_point: int | None) -> int:
         new_window=other.window,
         capacity=other.capacity,
     )
+    return copied
 
 
 @settings(max_examples=examples(40))

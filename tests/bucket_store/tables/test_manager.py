@@ -29,7 +29,7 @@ from bucket_store.tables import eviction, resident
 from bucket_store.tables import generation as generation_module
 from bucket_store.tables.generation import ShardDirectories, last_used_us, open_generation
 from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
-from bucket_store.tables.table_file import LEAST_LOAD, TableFile
+from bucket_store.tables.table_file import LEAST_LOAD, TableFile, file_bytes
 from bucket_store.tables.view import ShardView
 from tests.bucket_store.table_samples import FOLDER, STORE_ID, Key, Remembered, Shard, digests_of, random_keys
 from tests.processes import freeze
@@ -53,7 +53,7 @@ def make_shard(tmp_path: Path, layout: TableLayout, scheme: str = "file", shard:
 
 def small_table_bytes(layout: TableLayout) -> int:
     """Size of a table of few keys."""
-    return 4096 + (1024 + 512) * (16 + 8 * layout.has_expiry + 12 * layout.has_origin)
+    return file_bytes(layout, 1024)
 
 
 def check(tables: ShardTables, shard: Shard, bucket: int, keys: list[Key], point: int | float | None = None) -> None:
@@ -99,7 +99,7 @@ def plant(settings: TableSettings, shard: Shard, bucket: int = 0) -> None:
     foreign.commit({(bucket, key): (10 * bucket + 5, 1, 0)})
     reader = tables._reader
     (part,) = type(reader)(foreign.pieces, STORE_ID).all_parts(foreign.refs)
-    assert table.apply(type(reader)(foreign.pieces, STORE_ID).read(part), 0) == 1
+    assert table.apply(0, type(reader)(foreign.pieces, STORE_ID).read(part), 0, 0, 1) == 1
     tables.close()
     assert is_planted(settings, shard, bucket)
 

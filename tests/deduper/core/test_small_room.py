@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store.tables.matches import TableLayout
-from bucket_store.tables.table_file import LEAST_SLACK, capacity_for, file_bytes
+from bucket_store.tables.table_file import capacity_for, file_bytes
 from deduper.testing import Row, Settings
 from tests.deduper.core.test_oracle_random import check
 from tests.deduper.engine import Engine, Shape
@@ -18,7 +18,7 @@ from tests.deduper.streams import Stream, Window
 pytestmark = pytest.mark.slow
 
 SHARDS, PERIOD, TABLES = 2, 12, 2
-TABLE_BYTES = file_bytes(TableLayout(True, False, True, one_table=False), capacity_for(16) + LEAST_SLACK)
+TABLE_BYTES = file_bytes(TableLayout(True, False, True, one_table=False), capacity_for(16))
 
 
 def stream_over_all_buckets(seed: int) -> Stream:
