@@ -450,7 +450,10 @@ def _described(fd: int) -> _Description | None:
     layout = TableLayout(bool(columns & 1), False, bool(columns & 2), one_table=False)
     directory = np.frombuffer(head, np.uint64, 4 * slices, _DIRECTORY_AT).reshape(slices, 4).tolist()
     extents = [(0, _PAGE), *((begin, slice_bytes(layout, slots)) for begin, _, slots, _ in directory)]
-    return _Description(fixed, extents) if all(begin + length <= size for begin, length in extents) else None
+    ends = [begin + length for begin, length in extents]
+    # A table of one slice is made anew when it is full, so its file ends with it.
+    is_whole = max(ends) <= size if slices > 1 else ends[-1] == size
+    return _Description(fixed, extents) if is_whole else None
 
 
 def table_name(bucket: int) -> str:

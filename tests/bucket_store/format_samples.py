@@ -176,7 +176,7 @@ def _files_of_tables(directory: Path) -> list[Format]:
     def read_table(bad: bytes) -> object:
         path.write_bytes(bad)
         table = open_table(path, layout, bytes(range(16)), 7)
-        return None if table is None else (table.bucket, table.capacity, table.slack(0))
+        return None if table is None else (table.bucket, table.slices)
 
     # Of a table the head alone has a checksum; the rest of the file is a cache like the memory it is mapped into.
     table = path.read_bytes()

@@ -206,7 +206,8 @@ def of_topic(lines: Sequence[str | bytes], value: dict[str, Any], **settings: An
     numbers = pa.array(range(len(values)), pa.int64())
     given = pa.RecordBatch.from_arrays([numbers, numbers, pa.array(values, pa.binary()), *nothing], schema=queue.SCHEMA)
     reading = topic_reading(config, config.source, SALT)
-    return reading._records(RangePart("t", 0, 0, len(values), 0, 0), given, math.inf, set())
+    part = RangePart("t", 0, 0, len(values), 0, 0)
+    return reading._records(part, given, reading.format.read(part, given, reading.declared.stored(())), math.inf)
 
 
 def admissions(lines: Sequence[str], value: dict[str, Any]) -> list[bool]:
