@@ -156,7 +156,7 @@ class ResidentTables:
         return True
 
     def enter(self, table: TableFile, entries: BucketEntries, only_window: int) -> TableFile:
-        """Enters a part's entries; gives the table that holds them now: another one if it had to be made anew.
+        """Enters a part's entries; gives the table that holds them now: another one if it was rebuilt.
 
         Raises:
             SpaceError: no room to grow; the table holds some of the entries.
@@ -171,7 +171,7 @@ class ResidentTables:
         return table
 
     def _enter(self, table: TableFile, entries: BucketEntries, only_window: int, entered: int) -> tuple[TableFile, int]:
-        """Enters rows from `entered` on; gives the table and the first row that it has not, when it was made anew."""
+        """Enters rows from `entered` on; gives the table and the first row that it has not, if it was rebuilt."""
         for number, first, end in table.rows_of(entries.digests[entered:]):
             first, end = first + entered, end + entered
             more, slack = 0 if table.has_room(number, end - first) else end - first, LEAST_SLACK
@@ -199,16 +199,21 @@ class ResidentTables:
         tier = self._tiers[self._directories.index(table.path.parent)]
         capacity = capacity_for(table.live_keys(self._point, number) + more)
         while True:
+            # The copy needs no lock: other shards take room meanwhile.
             with self._space, taking_room(self._tiers[0].locks):
-                room = tier.make_room(slice_bytes(self._layout, capacity + slack), own=self._own, keep=(table.path,))
+                need = slice_bytes(self._layout, capacity + slack)
+                room = tier.make_room(need, own=self._own, keep=(table.path,))
                 self.evicted += room.evicted
+                if not room.fits:
+                    return False
                 try:
-                    if not room.fits or table.grow(number, capacity, slack, self._point):
-                        return room.fits
+                    begin = table.reserve(capacity + slack)
                 except OSError as error:
                     if not is_no_room(error):
                         raise
                     return False
+            if table.move(number, begin, capacity, slack, self._point):
+                return True
             slack *= 2
 
     def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:

@@ -215,29 +215,46 @@ class TableFile:
             free=free,
         )
 
-    def grow(self, number: int, capacity: int, slack: int, expiry_point: int | None) -> bool:
-        """Gives a slice another capacity, with its live keys; False when the slack is too short, and nothing changes.
+    def reserve(self, slots: int) -> int:
+        """Allocates room for a slice of that many slots, all empty; gives where it begins, for `move`.
 
         Raises:
             OSError: no room; nothing changes.
         """
-        slots = capacity + slack
         size = slice_bytes(self.layout, slots)
+        begin = self._gap(size)
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            begin = self._gap(size)
             if begin + size > self.size_bytes:
                 os.ftruncate(fd, begin + _ROOM_TO_GROW * size)
                 self._map(fd)
             os.posix_fallocate(fd, begin, size)
-            copied, _ = self._copy(number, self._view(begin, capacity, slots), self._shared, expiry_point, (0, WORD))
-            if copied < 0:
-                _punch(fd, begin, size)
-                return False
-            before = self._directory[number].copy()
-            self._directory[number] = begin, capacity, slots, copied
-            _punch(fd, int(before[_BEGIN]), slice_bytes(self.layout, int(before[_SLOTS])))
-            return True
+        finally:
+            os.close(fd)
+        return begin
+
+    def move(self, number: int, begin: int, capacity: int, slack: int, expiry_point: int | None) -> bool:
+        """Moves the live keys of a slice to reserved room; False when the slack is too short, and nothing changes."""
+        slots = capacity + slack
+        copied, _ = self._copy(number, self._view(begin, capacity, slots), self._shared, expiry_point, (0, WORD))
+        if copied < 0:
+            self._free(begin, slots)
+            return False
+        before = self._directory[number].tolist()
+        self._directory[number] = begin, capacity, slots, copied
+        self._free(before[_BEGIN], before[_SLOTS])
+        return True
+
+    def _free(self, begin: int, slots: int) -> None:
+        """Gives the room of a slice back, empty: the next slice there finds no keys of this one.
+
+        Where the file system makes no holes, the room stays taken until the table is rebuilt.
+        """
+        size = slice_bytes(self.layout, slots)
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None).fallocate(fd, _HOLE, ctypes.c_int64(begin), ctypes.c_int64(size)):
+                np.frombuffer(self._mapped, np.uint8, size, begin)[:] = 0
         finally:
             os.close(fd)
 
@@ -283,7 +300,7 @@ class TableFile:
             matches.window[found] = columns.window[rows]
 
     def columns(self, number: int) -> Slice:
-        """The columns of a slice as they are now; the next `grow` moves them."""
+        """The columns of a slice as they are now; the next `move` takes them elsewhere."""
         begin, capacity, slots, _ = self._directory[number].tolist()
         return self._view(begin, capacity, slots)
 
@@ -303,11 +320,6 @@ def _range_of(number: int, shared: int) -> tuple[int, int]:
     """The least and the greatest hi of a slice."""
     width = 64 - shared
     return number << width, (number + 1 << width) - 1
-
-
-def _punch(fd: int, begin: int, size: int) -> None:
-    """Gives the room of a slice back; where the file system cannot, it is taken until the table is made anew."""
-    ctypes.CDLL(None).fallocate(fd, _HOLE, ctypes.c_int64(begin), ctypes.c_int64(size))
 
 
 def _column(column: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -451,7 +463,7 @@ def _described(fd: int) -> _Description | None:
     directory = np.frombuffer(head, np.uint64, 4 * slices, _DIRECTORY_AT).reshape(slices, 4).tolist()
     extents = [(0, _PAGE), *((begin, slice_bytes(layout, slots)) for begin, _, slots, _ in directory)]
     ends = [begin + length for begin, length in extents]
-    # A table of one slice is made anew when it is full, so its file ends with it.
+    # A full table of one slice is rebuilt, so its file ends with it.
     is_whole = max(ends) <= size if slices > 1 else ends[-1] == size
     return _Description(fixed, extents) if is_whole else None
 

@@ -49,6 +49,11 @@ def entries_of(rng: np.random.Generator, count: int, layout: TableLayout) -> Buc
     return BucketEntries(bucket=0, digests=digests, expiry=expiry, origin=origin, window=None, fingerprint=None)
 
 
+def grow(table: TableFile, number: int, capacity: int, slack: int, point: int | None) -> bool:
+    """As resident tables do."""
+    return table.move(number, table.reserve(capacity + slack), capacity, slack, point)
+
+
 def enter(table: TableFile, entries: BucketEntries, point: int | None = None) -> int:
     """All entries into a table, as resident tables do; gives the slots that were copied for it."""
     copied = 0
@@ -56,11 +61,11 @@ def enter(table: TableFile, entries: BucketEntries, point: int | None = None) ->
         slack = table_file.LEAST_SLACK
         if not table.has_room(number, end - first):
             copied += len(table.columns(number).slots)
-            assert table.grow(number, capacity_for(table.live_keys(point, number) + end - first), slack, point)
+            assert grow(table, number, capacity_for(table.live_keys(point, number) + end - first), slack, point)
         while (first := table.apply(number, entries, 7, first, end)) < end:
             slack = 2 * table.slack(number)
             copied += len(table.columns(number).slots)
-            assert table.grow(number, capacity_for(table.live_keys(point, number) + end - first), slack, point)
+            assert grow(table, number, capacity_for(table.live_keys(point, number) + end - first), slack, point)
     return copied
 
 
@@ -109,7 +114,7 @@ def test_a_table_that_grows_is_a_dictionary(tmp_path: Path, layout: TableLayout)
     check(again, model)
     if layout.has_expiry:
         for number in range(table.slices):
-            assert table.grow(number, capacity_for(table.live_keys(49, number)), table_file.LEAST_SLACK, 49)
+            assert grow(table, number, capacity_for(table.live_keys(49, number)), table_file.LEAST_SLACK, 49)
         assert table.keys == table.live_keys(49) == sum(value is not None and value > 49 for value in model.values())
         check(table, model, 49)
 
@@ -167,7 +172,7 @@ def test_a_table_that_is_made_anew(tmp_path: Path, before: int, after: int) -> N
 
 
 def test_keys_at_the_ends_of_slices(tmp_path: Path) -> None:
-    """The least and the greatest digest of each slice stand in it, and go where they belong when it is made anew."""
+    """The least and the greatest digest of each slice stand in it, and go where they belong when it is rebuilt."""
     edges = [edge for number in range(64) for edge in (number << 58, (number << 58) - 1)]
     digests = np.array(sorted((max(edge, 0), 1) for edge in edges if edge >= 0), np.uint64)
     entries = BucketEntries(bucket=0, digests=digests, expiry=None, origin=None, window=None, fingerprint=None)
@@ -198,8 +203,8 @@ def test_no_room_to_grow_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(OSError, match="No space"):
-            table.grow(5, 4096, 512, None)
-    assert not table.grow(5, 4, 1, None)
+            grow(table, 5, 4096, 512, None)
+    assert not grow(table, 5, 4, 1, None)
     assert held_bytes((tmp_path / "t").stat()) == held
     check(table, model)
 
@@ -220,3 +225,13 @@ def test_a_file_system_without_holes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     slots = [len(table.columns(number).slots) for number in range(table.slices)]
     assert held_bytes((tmp_path / "t").stat()) > 4096 + sum(slice_bytes(FULL, count) for count in slots)
     check(table, model)
+    # Room is used again: by the same slice, larger and smaller in turns, and after a move in vain.
+    for capacity in (2000, 1200, 1600, 1100, 2000, 1200):
+        for number in (7, 8, 9):
+            assert not grow(table, number, 4, 1, None)
+            assert grow(table, number, capacity, 512, None)
+        again = open_table(tmp_path / "t", FULL, NONCE, 0)
+        assert again is not None
+        check(again, model)
+        held = [int((table.columns(number).slots != 0).any(axis=1).sum()) for number in range(table.slices)]
+        assert sum(held) == table.keys == len(model)

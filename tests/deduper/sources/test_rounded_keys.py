@@ -24,7 +24,7 @@ SCHEMA = "n decimal(10,2), k decimal(10,2), at timestamp"
 
 
 def read(job: Job, lines: Sequence[str], folder: str, warned: RoundedKeys) -> list[PartRead]:
-    """The parts of a window of one packed file, of which the driver is told."""
+    """Read a window of one packed file, in the driver as in a task; gives its parts."""
     path = job.directory / "in" / folder / "a.json.gz"
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
