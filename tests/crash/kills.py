@@ -11,6 +11,7 @@ import random
 import re
 import signal
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,7 +92,6 @@ class Kill:
 
 
 BRIEF = [
-    Kill("window.2.judged", DRIVER),
     Kill("start.discarded", DRIVER),
     Kill("judge.piece.after", WORKER),
     Kill("window.4.committed", JVM),
@@ -151,7 +151,14 @@ class Chain:
     """The kills of one story, over as many jobs as it takes."""
 
     def __init__(
-        self, variant: str, kills: list[Kill], undisturbed: Undisturbed, directory: Path, *, may_miss: bool
+        self,
+        variant: str,
+        kills: list[Kill],
+        undisturbed: Undisturbed,
+        directory: Path,
+        *,
+        may_miss: bool,
+        then: Callable[[Scene], None],
     ) -> None:
         self._variant = variant
         self._waiting = list(kills)
@@ -159,6 +166,7 @@ class Chain:
         self._directory = directory
         self._missed: dict[Kill, int] = {}
         self._may_miss = may_miss
+        self._then = then
 
     def tell(self) -> None:
         """To the end of the last job."""
@@ -183,6 +191,7 @@ class Chain:
                     self._waiting.remove(kill)
                 scene.check_nothing_is_public_twice(expected)
                 self._break(scene, kill.then)
+            self._then(scene)
             code = scene.run_to_the_end()
             assert code == 0, f"exit code {code}\n{scene.log}\n{scene.output()}"
             scene.check_is_as_if_undisturbed(expected)
@@ -237,10 +246,19 @@ def _has_unnamed_sources(scene: Scene) -> bool:
 
 
 def chain_of_kills(
-    variant: str, kills: list[Kill], undisturbed: Undisturbed, directory: Path, *, may_miss: bool = False
+    variant: str,
+    kills: list[Kill],
+    undisturbed: Undisturbed,
+    directory: Path,
+    *,
+    may_miss: bool = False,
+    then: Callable[[Scene], None] = lambda scene: None,
 ) -> None:
-    """Kill, start again, kill; then to the end. A kill that comes too late for its job is no failure if it may miss."""
-    Chain(variant, kills, undisturbed, directory, may_miss=may_miss).tell()
+    """Kill, start again, kill; what comes `then`; to the end.
+
+    A kill that comes too late for its job is no failure if it may miss.
+    """
+    Chain(variant, kills, undisturbed, directory, may_miss=may_miss, then=then).tell()
 
 
 def workers_die(variant: str, undisturbed: Undisturbed, directory: Path) -> None:

@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.crash import ledger
@@ -21,7 +21,7 @@ _AT_ONCE_S = 30.0  # a window takes longer on a slow machine; the figures are pr
 _STARTS = 3
 
 
-def stop_when_asked(ways: Iterable[str], undisturbed: Undisturbed, directory: Path) -> None:
+def stop_when_asked(undisturbed: Undisturbed, directory: Path) -> None:
     """Ctrl-C and SIGTERM end with 0 after the current window, a second Ctrl-C with 130 at once; nothing is left.
 
     Ctrl-C goes to the whole process group, as a terminal sends it; SIGTERM to every process, as a supervisor does.
@@ -29,8 +29,8 @@ def stop_when_asked(ways: Iterable[str], undisturbed: Undisturbed, directory: Pa
     rng, expected = random.Random(ledger.SEED), undisturbed("rocksdb")
     scene = Scene(directory).make(MANY_WINDOWS)
     try:
-        for way in ways:
-            WAYS[way](scene, rng)
+        for stop in WAYS.values():
+            stop(scene, rng)
         assert not (directory / "state" / "heartbeat").exists() or scene.windows() < expected["windows"]
         assert scene.run() == 0, scene.output()
         scene.check_is_as_if_undisturbed(expected)
@@ -67,7 +67,8 @@ def _in_a_window(scene: Scene, rng: random.Random) -> None:
     assert scene.windows() == windows + 1
 
 
-def _by_sigterm(scene: Scene, rng: random.Random) -> None:
+def by_sigterm(scene: Scene) -> None:
+    """SIGTERM to the driver amid a window: it ends with 0 after that."""
     driver, windows = _at_work(scene, "window.2.judged"), scene.windows()
     driver.send_signal(signal.SIGCONT)
     _stop(scene, driver, "SIGTERM", lambda d: d.send_signal(signal.SIGTERM), {0}, within_s=DEADLINE_S)
@@ -94,7 +95,7 @@ def _twice(scene: Scene, rng: random.Random) -> None:
 WAYS: dict[str, Callable[[Scene, random.Random], None]] = {
     "Ctrl-C at the start": _while_spark_starts,
     "Ctrl-C": _in_a_window,
-    "SIGTERM": _by_sigterm,
+    "SIGTERM": lambda scene, _: by_sigterm(scene),
     "SIGTERM to all": _by_sigterm_to_all,
     "a second Ctrl-C": _twice,
 }

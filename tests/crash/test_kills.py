@@ -47,7 +47,7 @@ def _without_calm(story: Callable[..., None], by: str, undisturbed: Undisturbed,
 STORIES: dict[str, Callable[[Undisturbed, Path], None]] = {
     **{name: partial(chain_of_kills, *story) for name, story in PLANNED.items()},
     **{f"random {number}": partial(chain_of_kills, *at_random(_RANDOM), may_miss=True) for number in range(2)},
-    "kills": partial(chain_of_kills, "rocksdb", BRIEF),
+    "kills, SIGTERM": partial(chain_of_kills, "rocksdb", BRIEF, then=stops.by_sigterm),
     **{f"workers die, {variant}": partial(workers_die, variant) for variant in VARIANTS},
     **{f"tasks come back, {variant}": partial(sleepers.tasks_come_back, variant) for variant in VARIANTS},
     **{
@@ -57,8 +57,7 @@ STORIES: dict[str, Callable[[Undisturbed, Path], None]] = {
     **{f"no room, {variant}": partial(faults.no_room, variant) for variant in VARIANTS},
     **{f"gc, {variant}": partial(faults.gc_dies, variant) for variant in VARIANTS},
     **{f"the clock, {by}": partial(_without_calm, faults.clock_goes_back, by) for by in _BY_CLOCK},
-    "stops": partial(stops.stop_when_asked, stops.WAYS),
-    "SIGTERM": partial(stops.stop_when_asked, ["SIGTERM"]),
+    "stops": stops.stop_when_asked,
     "frozen in idleness": sleepers.notices_in_idleness,
     "two drivers": sleepers.is_taken_over_at_work,
 }
@@ -70,7 +69,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return undisturbed_in(tmp_path_factory.mktemp("undisturbed"))
 
 
-@pytest.mark.night(but=["kills", "SIGTERM"])
+@pytest.mark.night(but=["kills, SIGTERM"])
 @pytest.mark.parametrize("story", STORIES)
 def test_nothing_is_lost_and_nothing_comes_twice(undisturbed: Undisturbed, tmp_path: Path, story: str) -> None:
     """Whatever dies, and whenever."""

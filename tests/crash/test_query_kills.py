@@ -19,7 +19,8 @@ from bucket_store import failpoints
 from tests import notes, tiers
 from tests.jvm import BRIEF
 
-pytestmark = pytest.mark.crash
+# In the tier `change` a query breaks off within its process, at the same points: tests/spark/test_query.py.
+pytestmark = [pytest.mark.crash, pytest.mark.night]
 
 POINTS = (
     "window.2.judged",
@@ -100,14 +101,13 @@ def check(directory: Path, often: Counter[str]) -> int:
 def test_killed_at_each_step(tmp_path: Path) -> None:
     """Before the commit, after it, amid a function, before the mark, before Spark's own commit file."""
     often = make_input(tmp_path, 12)
-    for point in POINTS if tiers.is_night() else ["test.function"]:
+    for point in POINTS:
         assert run(tmp_path, armed=f"{point}=kill-all@2") == -signal.SIGKILL, point
     assert run(tmp_path) == 0, (tmp_path / "output").read_text()[-4000:]
     # Amid the function, and after it: those windows were handed over again.
-    assert check(tmp_path, often) == (2 if tiers.is_night() else 1)
+    assert check(tmp_path, often) == 2
 
 
-@pytest.mark.night
 @pytest.mark.timeout(1800)
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twenty times, wherever it happens to be."""

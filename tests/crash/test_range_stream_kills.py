@@ -65,7 +65,7 @@ def test_killed_at_a_step_and_resumed(
     assert scene.leftovers() == []
 
 
-@pytest.mark.night(but=["sums"])
+@pytest.mark.night
 @pytest.mark.parametrize(
     "aggregates",
     [

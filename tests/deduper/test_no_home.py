@@ -49,6 +49,7 @@ def without_home(package: Path, code: str, **environment: str) -> subprocess.Com
     )
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_kernels_are_compiled_in_memory(package: Path) -> None:
     """Those with a signature and those without."""

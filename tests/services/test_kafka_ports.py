@@ -99,6 +99,7 @@ def test_mixed_sinks_judge_once(
     assert not list(tmp_path.glob(f"**/{STAGING}/*"))
 
 
+@pytest.mark.night
 def test_clients_compress(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:

@@ -224,6 +224,7 @@ def test_two_at_once(broker: Broker, new_job: Callable[..., Job]) -> None:
     check(broker, job)
 
 
+@pytest.mark.night
 def test_the_broker_dies_and_comes_back(
     broker: Broker, new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql.avro.functions import to_avro
 
 from deduper.errors import DeduperError, IntegrityError, exit_code_of
 from deduper.sources.kafka import batch as kafka_batch
+from deduper.sources.kafka import broker_watch
 from deduper.sources.kafka.batch import KafkaBatch
 from deduper.window.jobs import local
 from deduper.window.progress import BatchProgress, RunSummary
@@ -605,6 +606,7 @@ def test_values_in_avro_are_one_whole_datum_or_malformed(
     assert reasons == {0: None, 1: "malformed", 2: "malformed", 3: "malformed", 4: None}
 
 
+@pytest.mark.night(but=["driver"])
 @pytest.mark.parametrize("by", ["driver", "tasks"])
 def test_a_broker_that_stands_still_changes_no_verdict(
     broker: Broker,
@@ -615,7 +617,8 @@ def test_a_broker_that_stands_still_changes_no_verdict(
     caplog: pytest.LogCaptureFixture,
     by: str,
 ) -> None:
-    """For 13 s amid a window, read by the driver or by tasks: it is read again by the same reader."""
+    """For 4 s amid a window, where 2 are silence, read by the driver or by tasks: the same reader reads it again."""
+    monkeypatch.setattr(broker_watch, "SILENCE_S", 2.0)
     topic = new_topic("still", partitions=2)
     rows = [(200, "01"), (-56, "02"), (1, "03"), (2, "no time"), (1, "04")]
     values = [json.dumps({"k": k, "ts": f"2024-01-{day}", "note": str(k)}).encode() for k, day in rows]
@@ -636,7 +639,7 @@ def test_a_broker_that_stands_still_changes_no_verdict(
 
     def standing_still(batch: KafkaBatch) -> Any:
         if not timers:
-            timers.append(threading.Timer(13, broker.thaw))
+            timers.append(threading.Timer(4, broker.thaw))
             broker.freeze()
             timers[0].start()
         return records(batch)
@@ -647,7 +650,7 @@ def test_a_broker_that_stands_still_changes_no_verdict(
     finally:
         for timer in timers:
             timer.join()
-    assert any("judged again" in text and "no record in 10 s" in text for text in caplog.messages)
+    assert any("judged again" in text and "no record in 2 s" in text for text in caplog.messages)
     assert {verdict for verdict, _, _ in undisturbed.values()} == {"unique", "duplicate", "error"}
 
 

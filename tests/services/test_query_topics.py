@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.services, pytest.mark.spark]
 Topics = Callable[..., str]
 
 
+@pytest.mark.night(but=["window.4.committed"])
 @pytest.mark.parametrize("point", ["window.4.committed", "window.5.published"])
 def test_from_topic_to_topics_each_record_once(
     point: str,

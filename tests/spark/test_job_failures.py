@@ -104,6 +104,7 @@ def fill(place: Path) -> None:
             pass
 
 
+@pytest.mark.night(but=["parquet"])
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_a_port_without_room_is_named(
     new_job: Callable[..., Job], small_disk: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,7 @@ def test_a_store_that_is_lost_with_its_outputs_loses_nothing(new_job: Callable[.
     assert outcome(job)["totals"] == totals
 
 
+@pytest.mark.night(but=["the job's"])
 @pytest.mark.parametrize("folder", ["the job's", "the source's"])
 def test_a_job_whose_folder_was_moved_goes_on(job: Job, folder: str) -> None:
     """What was judged is known under its new path, and what is new is read."""
@@ -129,6 +130,7 @@ def test_ports_of_another_store_are_refused(job: Job) -> None:
         job.run()
 
 
+@pytest.mark.night
 def test_a_worker_that_dies_on_its_first_attempt_changes_nothing(
     job_on_each: Job, new_job: Callable[..., Job], tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

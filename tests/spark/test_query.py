@@ -106,6 +106,7 @@ def partitions(session: SparkSession, stream: Stream, parts: list[list[Any]]) ->
     return session.createDataFrame(each, schema(stream))
 
 
+@pytest.mark.night(but=["event_time-1", "processing_time-3", "ordered-8"])
 @pytest.mark.parametrize(
     ("mode", "seed"), [("event_time", 1), ("category", 2), ("processing_time", 3), ("ordered", 8), ("never", 4)]
 )

@@ -231,6 +231,7 @@ def test_a_stop_amid_the_work_leaves_its_records_to_the_next_start(session: Spar
     assert made.failure is None
 
 
+@pytest.mark.night(but=["window"])
 @pytest.mark.parametrize("where", ["plan", "window"])
 def test_files_that_are_away_are_put_off(session: SparkSession, where: str) -> None:
     """The next trigger looks again; a run that drains ends."""

@@ -146,6 +146,7 @@ def test_a_full_period_has_few_pieces_and_is_written_three_times(seed: int) -> N
     assert all(merged[bucket] <= 2 * added[bucket] for bucket in added), (windows, spread, fewest)
 
 
+@pytest.mark.night(but=["1.0"])
 @pytest.mark.slow
 @pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])

@@ -53,7 +53,7 @@ REACHED = {
 }
 
 
-@pytest.mark.night(but=["event_time", "category"])
+@pytest.mark.night(but=["event_time"])
 @pytest.mark.slow
 @pytest.mark.parametrize("by", REACHED)
 def test_what_is_said_of_the_next_copy_is_what_the_job_says(by: str) -> None:

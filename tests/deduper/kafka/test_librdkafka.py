@@ -119,7 +119,7 @@ def _text(name: str | bytes) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(200) // 8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200) // 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ROW, min_size=1, max_size=30), st.integers(0, 5))
 def test_records_come_as_they_were_staged(
     cluster: MockCluster, producer: Producer, rows: list[Row], behind: int

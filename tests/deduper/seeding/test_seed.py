@@ -130,7 +130,7 @@ POINTS = (
 )
 
 
-@pytest.mark.night(but=["all_live-rocksdb", "own_bucket-file"])
+@pytest.mark.night(but=["all_live-rocksdb"])
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 @pytest.mark.parametrize("lookup", ["all_live", "own_bucket"])
 def test_the_job_continues_as_one_that_had_seen_the_records(

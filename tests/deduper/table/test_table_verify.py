@@ -157,6 +157,7 @@ def test_keys_that_the_table_has_twice(place: Place) -> None:
     assert (figures(found), found["keys"], found["not_compared"]) == ((0, 0, 2), 2, None)
 
 
+@pytest.mark.night(but=["delta-partition", "parquet-global"])
 @pytest.mark.parametrize("scope", ["partition", "global"])
 def test_memory_is_bounded_by_parts(scope: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part has few keys; together they say what one part says, of right and of wrong indexes."""

@@ -271,7 +271,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
     ids=["sums", "bests", "lists", "own"],
 )
 @settings(
-    max_examples=60 if is_night() else 15,
+    max_examples=60 if is_night() else 8,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
