@@ -24,11 +24,15 @@ if [[ "$tier" != check ]]; then
   system=$!
 fi
 setup_python "$tools"
+# Kernels are compiled once, while other things come, and not by each process of the tests.
+(cd "$REPO" && python -c 'import deduper.text.kernels') &
+kernels=$!
 if [[ "$tier" != check ]]; then
   wait "$system" || exit 2
   setup_java
   cd "$REPO" && python -m tests.services.jars
 fi
+wait "$kernels"
 cd "$REPO"
 say "Set-up took $SECONDS s."
 
