@@ -33,6 +33,8 @@ _LONGEST_LINE = 512 << 20
 _HEADER_BYTES, _LONGEST_HEADER = 64 << 10, 16 << 20
 _LINE_END: Final = ord("\n")
 _BOM: Final = np.frombuffer("\ufeff".encode(), np.uint8)
+_WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+"""The byte order marks of UTF-16 and UTF-32, whose first letter has a zero in most languages."""
 _CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _ZLIB: Final = ".deflate"
 _CUT_IN_SILENCE: Final = (".lz4", ".snappy")
@@ -330,7 +332,13 @@ def _is_compressed(path: str) -> bool:
 
 
 def _behind_marks(data: Bytes) -> int:
-    """The place behind the byte order marks at the beginning."""
+    """The place behind the byte order marks at the beginning.
+
+    Raises UnreadableFile: the file is UTF-16 or UTF-32. Its lines would be texts with a zero beside each letter.
+    """
+    begin = data[:4].tobytes()
+    if begin.startswith(_WIDE_MARKS) and 0 in begin:
+        raise UnreadableFile("its text is UTF-16 or UTF-32, by its first bytes: write it as UTF-8")
     place = 0
     while np.array_equal(data[place : place + _BOM.size], _BOM):
         place += _BOM.size

@@ -153,6 +153,11 @@ def test_files_that_change_or_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "in/b.json.gz").rename(tmp_path / "in/b.json.snappy")
     with pytest.raises(TableUsageError, match=r"write it as \.gz"):
         run_load(config(place, "json"))
+    (tmp_path / "in/b.json.snappy").unlink()
+    put(place, "c.csv", [])
+    (tmp_path / "in/c.csv").write_text("k,v,d\n1,a,1970-01-01\n", encoding="utf-16")
+    with pytest.raises(TableUsageError, match=r"c\.csv: cannot be read as lines of text: its text is UTF-16"):
+        run_load(config(place, "csv"))
     assert place.rows() == []
 
 

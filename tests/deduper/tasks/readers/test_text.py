@@ -113,6 +113,17 @@ def test_every_line_is_one_record(reading: TextReading) -> None:
     assert found.column_names == ["_hi", "_lo", "_order", "_admission", "_expiry", "_raw", "_0", "_1", "_2"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_a_file_of_wide_letters_is_unreadable(reading: TextReading, encoding: str, name: str) -> None:
+    """Whole: as UTF-8 its lines are texts with zeros, which are records of CSV. Bytes before good lines are not."""
+    content = ("\ufeff" + CONTENT.decode(errors="replace")).encode(encoding)
+    content = gzip.compress(content) if name.endswith(".gz") else content
+    with pytest.raises(UnreadableFile, match="UTF-16 or UTF-32"):
+        read_bytes(reading, content, name)
+    assert admissions(read_bytes(reading, b"\xff\xfe" + CONTENT)) == [INVALID, *ADMISSIONS[1:]]
+
+
 def test_an_error_keeps_its_text(reading: TextReading) -> None:
     """As it stands in the file; bytes that no text holds as Base64."""
     raw = read_bytes(reading, CONTENT)["_raw"].to_pylist()
