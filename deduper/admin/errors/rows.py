@@ -9,6 +9,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -52,6 +53,10 @@ class Windows:
     def __contains__(self, window: int) -> bool:
         return window >= self.first and (self.last is None or window <= self.last)
 
+    def newest(self, count: int, next_window: int) -> Windows:
+        """Those of them that are among the newest `count` of a store."""
+        return Windows(max(self.first, next_window - count), self.last)
+
     @classmethod
     def of(cls, text: str) -> Windows:
         """`7`, `7..9`, `7..` or `..9`.
@@ -90,8 +95,28 @@ def read_errors(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
         IntegrityError: it is no such file.
         FileNotFoundError: a reader has taken it away.
     """
-    try:
+    with _errors_of(path):
         yield from _of_parquet(path, raw=raw) if path.path.suffix == ".parquet" else _of_text(path, raw=raw)
+
+
+def read_records(path: Place, *, is_text: bool) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """The rows of a file of the error port in its order, and their records.
+
+    The record of a line of text is in `raw`; others are the columns of a port that is Parquet. Raises as `read_errors`.
+    """
+    if is_text:
+        yield from ((batch, batch) for batch in read_errors(path, raw=True))
+        return
+    with _errors_of(path), arrow_file(path) as opened:
+        for batch in parquet.ParquetFile(opened).iter_batches(_BATCH_ROWS, use_threads=False):
+            columns = [name for name in batch.schema.names if name != DEDUP]
+            yield _said(batch), batch.select(columns)
+
+
+@contextmanager
+def _errors_of(path: Place) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, ValueError, TypeError, csv.Error, pa.ArrowException) as error:
         raise IntegrityError(f"{path}: cannot be read as an output: {type(error).__name__}: {error}") from error
 
@@ -102,16 +127,18 @@ def _of_parquet(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
         wanted = [name for name in SCHEMA.names if raw or name != "raw"]
         there = {leaf.path for leaf in map(file.schema.column, range(len(file.schema)))}
         leaves = [f"{DEDUP}.{name}" for name in wanted if f"{DEDUP}.{name}" in there]
-        for batch in file.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
-            struct = batch.column(DEDUP)
-            names = [field.name for field in struct.type]
-            columns = [
-                struct.field(field.name).cast(field.type)
-                if field.name in names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in SCHEMA
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        yield from map(_said, file.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False))
+
+
+def _said(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What `_dedup` says, as SCHEMA has it; null where it says nothing."""
+    struct = batch.column(DEDUP)
+    names = [field.name for field in struct.type]
+    columns = [
+        struct.field(field.name).cast(field.type) if field.name in names else pa.nulls(batch.num_rows, field.type)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _of_text(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:

@@ -16,10 +16,8 @@ from deduper.cli.command import (
     answer,
     app,
     command,
-    windows_of,
 )
 from deduper.errors import ExitCode, UsageError
-from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -225,46 +223,3 @@ def repair(
     answer(report, render, as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(ExitCode.INTEGRITY)
-
-
-@command(app, "replay-errors", *READING, ExitCode.FENCED)
-def replay_errors(
-    config: ConfigArgument,
-    window: Annotated[
-        str | None, typer.Option("--window", metavar="A..B", help="Only errors of these windows.")
-    ] = None,
-    reason: Annotated[
-        list[str] | None, typer.Option("--reason", metavar="R", help="Only errors of this reason. Repeatable.")
-    ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Send errors that were sent again before and have failed again.")
-    ] = False,
-    mended_files: Annotated[
-        bool,
-        typer.Option("--mended-files", help="Take rows of a Parquet file that was changed from the file as it is now."),
-    ] = False,
-    unpublished: Annotated[
-        OnUnknown,
-        typer.Option(
-            "--unpublished",
-            help="Send or skip the records of the last transaction, if Kafka has lost the record of its commit.",
-        ),
-    ] = OnUnknown.REFUSE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Send error records through the job once more, exactly once, after a mend of the config or of a producer."""
-    from deduper.admin.errors.replay import replay_errors as replay
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views.replay import render
-
-    report = replay(
-        open_store(str(config)),
-        windows_of(window),
-        reason or (),
-        again=again,
-        mended_files=mended_files,
-        unpublished=unpublished,
-        dry_run=dry_run,
-    )
-    answer(report, render, as_json=as_json)
