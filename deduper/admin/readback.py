@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import compute as pc
 from pyarrow import csv, parquet
 
@@ -37,44 +35,6 @@ from deduper.core.digests import Plain, plain_value
 from deduper.errors import IntegrityError
 from deduper.tasks.dedup_column import DEDUP, expiry_ddl
 from deduper.units import UNIT_US
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRows:
-    """The rows of one file: `values` by column name, and what `_dedup` says of where they came from."""
-
-    values: dict[str, list[Plain | None]]
-    windows: NDArray[np.int64]
-    sources: list[str]
-    positions: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-
-def read_rows(file: Place, columns: Sequence[Column]) -> OutputRows:
-    """These columns of a published file; its ending says the format.
-
-    Raises:
-        IntegrityError: it is not such a file, or a value is none of its column's type.
-    """
-    with errors_of(file):
-        if file.path.suffix == ".parquet":
-            table = _parquet_table(file, columns)
-            dedup = table.column(DEDUP).combine_chunks()
-            return OutputRows(
-                {column.name: _plain_of_arrow(table.column(column.name), column.type) for column in columns},
-                dedup.field("window").to_numpy(zero_copy_only=False).astype(np.int64),
-                dedup.field("source").to_pylist(),
-                dedup.field("position").to_numpy(zero_copy_only=False).astype(np.int64),
-            )
-        rows = _text_rows(file, columns)
-        return OutputRows(
-            {column.name: rows.plain(column) for column in columns},
-            np.array([dedup["window"] for dedup in rows.dedups], np.int64),
-            [dedup["source"] for dedup in rows.dedups],
-            np.array([dedup["position"] for dedup in rows.dedups], np.int64),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +143,7 @@ def _steps_of_arrow(values: pa.ChunkedArray, kind: ColumnType, unit: int, number
     if kind.name == "timestamp":
         return values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
     if kind.name == "decimal":
-        return pa.array(_plain_of_arrow(values, kind), number)
+        return pa.array([None if value is None else plain_value(value, kind) for value in values.to_pylist()], number)
     return values.cast(number) if unit == 1 else pc.multiply_checked(values.cast(number), unit)
 
 
@@ -196,28 +156,6 @@ def _judged_of_text(dedups: Sequence[dict[str, Any]], own: Sequence[Any], rows: 
     columns.append([plain_of_json(first.get("expiry"), rows.first) for first in firsts])
     columns.append([None if value is None else value * rows.unit for value in own])
     return pa.table(columns, schema=rows.schema)
-
-
-def _plain_of_arrow(values: pa.ChunkedArray, kind: ColumnType) -> list[Plain | None]:
-    """The values of a column as Arrow holds it."""
-    match kind.name:
-        case "string":
-            return _list(values.cast(pa.binary()))
-        case "timestamp" | "timestamp_ntz":
-            return _list(values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64()))
-        case "date":
-            return _list(values.cast(pa.date32()).cast(pa.int32()))
-        case "boolean":
-            return _list(values.cast(pa.int8()))
-        case "decimal":
-            return [None if value is None else plain_value(value, kind) for value in values.to_pylist()]
-        case _:
-            return _list(values)
-
-
-def _list(values: pa.ChunkedArray) -> list[Plain | None]:
-    plain: list[Plain | None] = values.to_pylist()
-    return plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from deduper.admin.move.reshard import ReshardReport
 from deduper.admin.move.rewind import RewindReport
 from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
-from deduper.admin.repair.report import Damage, PieceRepair, RepairReport, SourcesRepair, Way
 from deduper.admin.status import History, StoreStatus
 from deduper.admin.verify.findings import Check, Finding, Note
 from deduper.admin.verify.run import Verification
@@ -138,16 +137,6 @@ REPORTS = {
         "numbers",
         True,
         (BucketPart(3, "a-piece", "a", 1, 2, 5, 99, 1, 2.5), BucketPart(4, "b", "c", 2, 2, 6, 98, None, None)),
-    ),
-    "repair": RepairReport(
-        True,
-        5,
-        (PieceRepair(Damage(PIECE, "checksum", 70, "1", "2"), Way.FORGET, "as named"),),
-        ("shards/2/a.dat",),
-        3,
-        ("repair-1",),
-        "",
-        (SourcesRepair(3, "s.bin", "cannot be read", Way.REBUILD, "from the outputs"),),
     ),
     "verify": Verification(
         "file:/store",

@@ -14,8 +14,6 @@ OF_THIS_MACHINE = {
     "deduper/admin/gc.py": "tables and exchange files",
     "deduper/admin/move/export.py": "the folder of an export, which is of this machine",
     "deduper/admin/open_store.py": "the config file, and a folder that a person names",
-    "deduper/admin/repair/rebuild.py": "files of the source",
-    "deduper/admin/repair/rebuild_sources.py": "files of the source",
     "deduper/admin/errors/export.py": "the folder of an export, which is of this machine",
     "deduper/admin/status.py": "files of the source, and the room on a store's disk",
     "deduper/admin/verify/rows.py": "a temporary file of the check",
