@@ -1,11 +1,7 @@
-"""Published files read back without Spark: columns as plain values, and what `_dedup` says of every row.
+"""Rows of published files: columns as plain values, and what `_dedup` says of every row.
 
 Plain values are those a digest is computed from (`digests.plain_value`): an int for everything that counts, times and
-unscaled decimals included; a float; bytes for text and binary; None for null. The formats are those Spark writes:
-
-    parquet  typed, read as Arrow columns
-    json     one object a line, nulls left out; binary as Base64, NaN and the infinities as text; ten times slower
-    csv      a head line, quotes doubled; an empty field is null, an empty text is quoted; _dedup is a JSON text
+unscaled decimals included; a float; bytes for text and binary; None for null.
 
 A file of another making may give wrong rows, never a wrong result: callers hold a checksum against it. Expiry keys are
 as the store keeps them (`expiry_key`); those of the error port are left out, because they have no type.
@@ -14,25 +10,22 @@ as the store keeps them (`expiry_key`); those of the error port are left out, be
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import compute as pc
-from pyarrow import csv, parquet
 
 from bucket_store.places.place import Place
 from deduper.admin.calendar_text import time_of_text
-from deduper.admin.storage import arrow_file, text_file
 from deduper.columns import Column, ColumnType, parse_columns
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.model import Config
 from deduper.core.digests import Plain, plain_value
-from deduper.errors import IntegrityError
+from deduper.sinks.names import Format
+from deduper.sinks.published import csv_texts, errors_of, format_of, json_of, json_rows, parquet_file
 from deduper.tasks.dedup_column import DEDUP, expiry_ddl
 from deduper.units import UNIT_US
 
@@ -91,7 +84,7 @@ def read_judged(file: Place, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
     column = rows.column if with_expiry else None
     columns = () if column is None else (column,)
     with errors_of(file):
-        if file.path.suffix == ".parquet":
+        if format_of(file) is Format.PARQUET:
             return _judged_of_arrow(_parquet_table(file, columns), rows, column)
         texts = _text_rows(file, columns)
         return _judged_of_text(
@@ -99,19 +92,9 @@ def read_judged(file: Place, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
         )
 
 
-@contextmanager
-def errors_of(file: Place) -> Iterator[None]:
-    """Errors of reading a file are about the file."""
-    try:
-        yield
-    except (KeyError, ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException) as error:
-        raise IntegrityError(f"{file}: cannot be read as an output: {type(error).__name__}: {error}") from error
-
-
 def _parquet_table(file: Place, columns: Sequence[Column]) -> pa.Table:
-    # Not as a data set: the folder's name may look like a partition.
-    with arrow_file(file) as opened:
-        return parquet.ParquetFile(opened).read(columns=[*(column.name for column in columns), DEDUP])
+    with parquet_file(file) as opened:
+        return opened.read(columns=[*(column.name for column in columns), DEDUP])
 
 
 def _judged_of_arrow(table: pa.Table, rows: RowFormat, column: Column | None) -> pa.Table:
@@ -173,23 +156,13 @@ class _TextRows:
 
 def _text_rows(file: Place, columns: Sequence[Column]) -> _TextRows:
     names = [column.name for column in columns]
-    match file.path.suffix:
-        case ".json":
-            with text_file(file) as lines:
-                rows = [json.loads(line, parse_float=JsonNumber) for line in lines]
-            written = {name: [row.get(name) for row in rows] for name in names}
-            return _TextRows(written, [row[DEDUP] for row in rows], plain_of_json)
-        case ".csv":
-            texts = csv_texts(file, [*names, DEDUP])
-            dedups = [json.loads(text or "", parse_float=JsonNumber) for text in texts[DEDUP]]
-            return _TextRows(texts, dedups, plain_of_field)
-    raise KeyError(file.path.suffix)
-
-
-class JsonNumber(str):
-    """A JSON number as it is written: a decimal must not pass through a float."""
-
-    __slots__ = ()
+    if format_of(file) is Format.JSON:
+        rows = json_rows(file)
+        return _TextRows(
+            {name: [row.get(name) for row in rows] for name in names}, [row[DEDUP] for row in rows], plain_of_json
+        )
+    texts = csv_texts(file, [*names, DEDUP])
+    return _TextRows(texts, [json_of(text or "") for text in texts[DEDUP]], plain_of_field)
 
 
 def plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
@@ -201,25 +174,6 @@ def plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
     if isinstance(value, bool):
         return plain_value(value, kind)
     return _plain_of_text(str(value), kind)
-
-
-def csv_texts(file: Place, names: Sequence[str]) -> dict[str, list[str | None]]:
-    """These columns of a CSV port's file, as texts; None for null."""
-    with arrow_file(file) as opened:
-        if not opened.size():
-            return {name: [] for name in names}
-        table = csv.read_csv(
-            opened,
-            parse_options=csv.ParseOptions(double_quote=True, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                include_columns=list(names),
-                column_types={name: pa.string() for name in names},
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-    return {name: table.column(name).to_pylist() for name in names}
 
 
 def plain_of_field(text: str | None, kind: ColumnType) -> Plain | None:

@@ -31,7 +31,7 @@ from deduper.seeding.source import (
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.job import Opened
 from deduper.service.stop import Stop
-from deduper.sinks.names import FinalName
+from deduper.sinks.names import FinalName, Format
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import list_files
@@ -92,19 +92,20 @@ def _outputs(config: Config, given: SeedInput) -> FilesSource:
         names = [FinalName.of(os.path.basename(path)) for path in list_files(source)]  # noqa: PTH119  # texts here
     except OSError as error:
         raise UsageError(f"{given.option}: it cannot be listed: {error.strerror}") from error
-    forms = sorted({"" if name is None else name.extension.removeprefix(".") for name in names})
-    if "" in forms:
+    forms = {None if name is None else Format.of(name.extension) for name in names}
+    if None in forms:
         raise UsageError(f"{given.option}: not all files are a port's: name its folder, or leave out --outputs")
     if len(forms) > 1:
         raise UsageError(f"{given.option}: the files are of several formats: name those of one, such as PATH/*.parquet")
-    form = forms[0] if forms else "parquet"
-    if form == "csv" and config.null_keys == "allow" and any(one.type.name == "string" for one in config.key_columns):
+    form = next(iter(forms)) if forms else Format.PARQUET
+    has_texts = any(column.type.name == "string" for column in config.key_columns)
+    if form is Format.CSV and config.null_keys == "allow" and has_texts:
         raise UsageError(
             f"{given.option}: with `null_keys: allow` a text of a key may be empty or null: "
             "CSV reads both as null, so these keys cannot be told apart"
         )
-    more = {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form == "csv" else {"header": False}
-    return source.model_copy(update={"file_format": form, "delimiter": ",", **more})
+    more = {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form is Format.CSV else {"header": False}
+    return source.model_copy(update={"file_format": (form or Format.PARQUET).value, "delimiter": ",", **more})
 
 
 def _records(config: Config, given: SeedInput) -> FilesSource:
