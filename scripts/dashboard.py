@@ -404,7 +404,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         stat(
             "Owners",
-            "Epoch: how often the store was claimed, by a start or a repair.",
+            "Epoch: how often the store was claimed, by a start or a command.",
             "max(deduper_epoch{$})",
             width=4,
         ),

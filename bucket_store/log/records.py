@@ -118,7 +118,7 @@ class DeletionRecord:
     """These pieces are wholly dead and leave the store; their bytes are deleted later.
 
     `through_window` is the last window of which any of them is. `is_forgetting`: some of their entries live and are
-    forgotten, by a repair.
+    forgotten.
     """
 
     pieces: tuple[PieceRef, ...]

@@ -5,7 +5,7 @@ its grace is over. For (b) `--delete` claims an epoch, as a start does: a sleepi
 deleted file, and a job that starts in the same moment has a higher epoch and writes nothing of a lower one. A store
 whose owner lives is only listed: the owner discards its own orphans at its next start.
 
-A start discards most of this too. It leaves temporary files, old records, and the quarantine of `repair`.
+A start discards most of this too. It leaves temporary files and old records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
-from deduper.admin.repair.plan import QUARANTINE
 from deduper.admin.storage import bytes_of, entry_of, inside
 from deduper.as_json import AsJson
 from deduper.units import format_duration
@@ -102,19 +101,17 @@ class GcReport(AsJson):
         return sum(item.size_bytes for item in self.garbage if not item.kept)
 
 
-def collect(
-    store: OpenStore, *, grace_us: int, delete: bool, with_quarantine: bool = False, now_us: int | None = None
-) -> GcReport:
+def collect(store: OpenStore, *, grace_us: int, delete: bool, now_us: int | None = None) -> GcReport:
     """List files that no record names and, with `delete` and without a living owner, delete those whose grace is over.
 
     Raises:
         FencedError: a job started meanwhile; the rest is left to it.
-        StoreError: a database that cannot be listed: `repair` first.
+        StoreError: a database cannot be listed.
     """
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     lives = owner_lives(store.root)
     unknown = () if store.root.names.scheme == "file" else ("tables and exchange files on other machines",)
-    listing = _Listing(store, grace_us, now_us, with_quarantine=with_quarantine, owner_lives=lives)
+    listing = _Listing(store, grace_us, now_us, owner_lives=lives)
     found = tuple(listing.garbage(store.log.state.epoch + 1))
     if not delete or lives or all(item.kept for item in found):
         return GcReport(found, grace_us, lives, delete, unknown)
@@ -156,13 +153,10 @@ class _Listing:
 
     ahead_us = 0
 
-    def __init__(
-        self, store: OpenStore, grace_us: int, now_us: int, *, with_quarantine: bool, owner_lives: bool
-    ) -> None:
+    def __init__(self, store: OpenStore, grace_us: int, now_us: int, *, owner_lives: bool) -> None:
         self._store = store
         self._grace_us = grace_us
         self._now_us = now_us
-        self._with_quarantine = with_quarantine
         self._owner_lives = owner_lives
 
     def garbage(self, own_epoch: int) -> Iterator[Garbage]:
@@ -178,7 +172,6 @@ class _Listing:
                 self._as_piece(orphan),
             )
         yield from self._records()
-        yield from self._quarantined()
         yield from self._tables()
         yield from self._exchange_folders()
 
@@ -222,19 +215,6 @@ class _Listing:
 
     def _delete_folded(self) -> None:
         self._store.log.delete_folded(grace_us=self._grace_us)
-
-    def _quarantined(self) -> Iterator[Garbage]:
-        folder = self._store.root / QUARANTINE
-        for entry in inside(folder):
-            kept = self._kept(entry.modified_us, None, 0) if self._with_quarantine else "only with --quarantine"
-            yield Garbage(
-                QUARANTINE,
-                str(folder / entry.name),
-                bytes_of(folder, entry),
-                "damaged, moved here by repair",
-                kept,
-                lambda place=folder / entry.name: _remove(place),  # type: ignore[misc]  # as above
-            )
 
     def _tables(self) -> Iterator[Garbage]:
         if self._store.config is None:

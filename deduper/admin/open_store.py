@@ -139,11 +139,6 @@ def root_of(url: str) -> Place:
         raise UsageError(str(error)) from error
 
 
-def folder_of(name: str) -> Place:
-    """A folder that a person names, by its path on this machine or by its URL. Raises as `root_of`."""
-    return root_of(name) if "://" in name else local_place(name)
-
-
 def named_store(target: str) -> tuple[str, Config | None]:
     """The URL of the store that is meant, and the config if that was named. Opens nothing.
 

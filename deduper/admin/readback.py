@@ -1,11 +1,7 @@
-"""Published files read back without Spark: columns as plain values, and what `_dedup` says of every row.
+"""Rows of published files: columns as plain values, and what `_dedup` says of every row.
 
 Plain values are those a digest is computed from (`digests.plain_value`): an int for everything that counts, times and
-unscaled decimals included; a float; bytes for text and binary; None for null. The formats are those Spark writes:
-
-    parquet  typed, read as Arrow columns
-    json     one object a line, nulls left out; binary as Base64, NaN and the infinities as text; ten times slower
-    csv      a head line, quotes doubled; an empty field is null, an empty text is quoted; _dedup is a JSON text
+unscaled decimals included; a float; bytes for text and binary; None for null.
 
 A file of another making may give wrong rows, never a wrong result: callers hold a checksum against it. Expiry keys are
 as the store keeps them (`expiry_key`); those of the error port are left out, because they have no type.
@@ -14,67 +10,24 @@ as the store keeps them (`expiry_key`); those of the error port are left out, be
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import compute as pc
-from pyarrow import csv, parquet
 
 from bucket_store.places.place import Place
 from deduper.admin.calendar_text import time_of_text
-from deduper.admin.storage import arrow_file, text_file
 from deduper.columns import Column, ColumnType, parse_columns
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.model import Config
 from deduper.core.digests import Plain, plain_value
-from deduper.errors import IntegrityError
+from deduper.sinks.names import Format
+from deduper.sinks.published import csv_texts, errors_of, format_of, json_of, json_rows, parquet_file
 from deduper.tasks.dedup_column import DEDUP, expiry_ddl
 from deduper.units import UNIT_US
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRows:
-    """The rows of one file: `values` by column name, and what `_dedup` says of where they came from."""
-
-    values: dict[str, list[Plain | None]]
-    windows: NDArray[np.int64]
-    sources: list[str]
-    positions: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-
-def read_rows(file: Place, columns: Sequence[Column]) -> OutputRows:
-    """These columns of a published file; its ending says the format.
-
-    Raises:
-        IntegrityError: it is not such a file, or a value is none of its column's type.
-    """
-    with errors_of(file):
-        if file.path.suffix == ".parquet":
-            table = _parquet_table(file, columns)
-            dedup = table.column(DEDUP).combine_chunks()
-            return OutputRows(
-                {column.name: _plain_of_arrow(table.column(column.name), column.type) for column in columns},
-                dedup.field("window").to_numpy(zero_copy_only=False).astype(np.int64),
-                dedup.field("source").to_pylist(),
-                dedup.field("position").to_numpy(zero_copy_only=False).astype(np.int64),
-            )
-        rows = _text_rows(file, columns)
-        return OutputRows(
-            {column.name: rows.plain(column) for column in columns},
-            np.array([dedup["window"] for dedup in rows.dedups], np.int64),
-            [dedup["source"] for dedup in rows.dedups],
-            np.array([dedup["position"] for dedup in rows.dedups], np.int64),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +84,7 @@ def read_judged(file: Place, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
     column = rows.column if with_expiry else None
     columns = () if column is None else (column,)
     with errors_of(file):
-        if file.path.suffix == ".parquet":
+        if format_of(file) is Format.PARQUET:
             return _judged_of_arrow(_parquet_table(file, columns), rows, column)
         texts = _text_rows(file, columns)
         return _judged_of_text(
@@ -139,19 +92,9 @@ def read_judged(file: Place, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
         )
 
 
-@contextmanager
-def errors_of(file: Place) -> Iterator[None]:
-    """Errors of reading a file are about the file."""
-    try:
-        yield
-    except (KeyError, ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException) as error:
-        raise IntegrityError(f"{file}: cannot be read as an output: {type(error).__name__}: {error}") from error
-
-
 def _parquet_table(file: Place, columns: Sequence[Column]) -> pa.Table:
-    # Not as a data set: the folder's name may look like a partition.
-    with arrow_file(file) as opened:
-        return parquet.ParquetFile(opened).read(columns=[*(column.name for column in columns), DEDUP])
+    with parquet_file(file) as opened:
+        return opened.read(columns=[*(column.name for column in columns), DEDUP])
 
 
 def _judged_of_arrow(table: pa.Table, rows: RowFormat, column: Column | None) -> pa.Table:
@@ -183,7 +126,7 @@ def _steps_of_arrow(values: pa.ChunkedArray, kind: ColumnType, unit: int, number
     if kind.name == "timestamp":
         return values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
     if kind.name == "decimal":
-        return pa.array(_plain_of_arrow(values, kind), number)
+        return pa.array([None if value is None else plain_value(value, kind) for value in values.to_pylist()], number)
     return values.cast(number) if unit == 1 else pc.multiply_checked(values.cast(number), unit)
 
 
@@ -196,28 +139,6 @@ def _judged_of_text(dedups: Sequence[dict[str, Any]], own: Sequence[Any], rows: 
     columns.append([plain_of_json(first.get("expiry"), rows.first) for first in firsts])
     columns.append([None if value is None else value * rows.unit for value in own])
     return pa.table(columns, schema=rows.schema)
-
-
-def _plain_of_arrow(values: pa.ChunkedArray, kind: ColumnType) -> list[Plain | None]:
-    """The values of a column as Arrow holds it."""
-    match kind.name:
-        case "string":
-            return _list(values.cast(pa.binary()))
-        case "timestamp" | "timestamp_ntz":
-            return _list(values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64()))
-        case "date":
-            return _list(values.cast(pa.date32()).cast(pa.int32()))
-        case "boolean":
-            return _list(values.cast(pa.int8()))
-        case "decimal":
-            return [None if value is None else plain_value(value, kind) for value in values.to_pylist()]
-        case _:
-            return _list(values)
-
-
-def _list(values: pa.ChunkedArray) -> list[Plain | None]:
-    plain: list[Plain | None] = values.to_pylist()
-    return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,23 +156,13 @@ class _TextRows:
 
 def _text_rows(file: Place, columns: Sequence[Column]) -> _TextRows:
     names = [column.name for column in columns]
-    match file.path.suffix:
-        case ".json":
-            with text_file(file) as lines:
-                rows = [json.loads(line, parse_float=JsonNumber) for line in lines]
-            written = {name: [row.get(name) for row in rows] for name in names}
-            return _TextRows(written, [row[DEDUP] for row in rows], plain_of_json)
-        case ".csv":
-            texts = csv_texts(file, [*names, DEDUP])
-            dedups = [json.loads(text or "", parse_float=JsonNumber) for text in texts[DEDUP]]
-            return _TextRows(texts, dedups, plain_of_field)
-    raise KeyError(file.path.suffix)
-
-
-class JsonNumber(str):
-    """A JSON number as it is written: a decimal must not pass through a float."""
-
-    __slots__ = ()
+    if format_of(file) is Format.JSON:
+        rows = json_rows(file)
+        return _TextRows(
+            {name: [row.get(name) for row in rows] for name in names}, [row[DEDUP] for row in rows], plain_of_json
+        )
+    texts = csv_texts(file, [*names, DEDUP])
+    return _TextRows(texts, [json_of(text or "") for text in texts[DEDUP]], plain_of_field)
 
 
 def plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
@@ -263,25 +174,6 @@ def plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
     if isinstance(value, bool):
         return plain_value(value, kind)
     return _plain_of_text(str(value), kind)
-
-
-def csv_texts(file: Place, names: Sequence[str]) -> dict[str, list[str | None]]:
-    """These columns of a CSV port's file, as texts; None for null."""
-    with arrow_file(file) as opened:
-        if not opened.size():
-            return {name: [] for name in names}
-        table = csv.read_csv(
-            opened,
-            parse_options=csv.ParseOptions(double_quote=True, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                include_columns=list(names),
-                column_types={name: pa.string() for name in names},
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-    return {name: table.column(name).to_pylist() for name in names}
 
 
 def plain_of_field(text: str | None, kind: ColumnType) -> Plain | None:

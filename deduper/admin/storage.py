@@ -1,29 +1,10 @@
-"""Files and folders of a store and its ports on any storage, as the commands look at them and open them."""
+"""Files and folders of a store and its ports on any storage, as the commands look at them."""
 
 from __future__ import annotations
 
-import io
 from contextlib import suppress
-from typing import TextIO
-
-import pyarrow as pa
 
 from bucket_store.places.place import Entry, Place
-from bucket_store.places.reading import open_file
-
-
-def arrow_file(file: Place) -> pa.NativeFile:
-    """A file for Arrow's readers, which read its parts as they want them.
-
-    Raises:
-        FileNotFoundError: a reader has taken it away.
-    """
-    return pa.OSFile(str(file.local)) if file.names.scheme == "file" else pa.PythonFile(open_file(file), "r")
-
-
-def text_file(file: Place, newline: str = "\n") -> TextIO:
-    """A file's lines. Raises as `arrow_file`."""
-    return io.TextIOWrapper(open_file(file), encoding="utf-8", newline=newline)
 
 
 def inside(folder: Place) -> list[Entry]:

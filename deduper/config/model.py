@@ -127,6 +127,11 @@ class Config(Section):
         return tuple(port for port, sink in sinks if isinstance(sink, FunctionSink))
 
     @property
+    def is_of_outputs(self) -> bool:
+        """Whether the records are rows that a unique port has written: a seed's, which has a class for that."""
+        return False
+
+    @property
     def has_row_ports(self) -> bool:
         """Whether rows with the source's columns are written for any port."""
         return bool(self.file_ports or self.function_ports)

@@ -48,6 +48,8 @@ class JudgeRules:
     latest: the clock for all rows where they carry none of their own (`clock: batch`: the committed latest point;
         processing_time: the intent's wall clock); None while unset.
     is_time: expiry keys are µs, so the distances of duplicates are counted.
+    takes_later: a tuple with a later expiry key than the entry of its key is unique and takes its place, whatever the
+        clock: of rows that a unique port has written, the latest one of a key counts. Only with `lookup_all_live`.
     """
 
     by: ExpiryBy
@@ -59,6 +61,7 @@ class JudgeRules:
     keep_first_seen: bool
     latest: int | float | None
     is_time: bool = False
+    takes_later: bool = False
 
     @property
     def has_expiry_key(self) -> bool:
@@ -154,7 +157,7 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     first_copy = np.full(admission.size, _NO_COPY, np.int64)
     remembered = np.empty(sought_in.size, np.int64)
     if rules.lookup_all_live:
-        latest_before, has_latest = _clock_before(rows, rules)
+        latest_before, has_latest, period = _clock_before(rows, rules, expiry)
         lowest, _ = domain_ends(float_domain=rules.float_domain)
         count = kernels.judge_groups_by_age(
             starts,
@@ -164,7 +167,7 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
             expiry,
             latest_before,
             has_latest,
-            _dtype(rules)(rules.period),
+            period,
             lowest,
             verdict,
             first_copy,
@@ -346,7 +349,23 @@ def _look_up(find: Find, load: Load | None, buckets: Int64s, digests: UInt64s, r
     return result
 
 
-def _clock_before(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
+def _clock_before(rows: ShardRows, rules: JudgeRules, expiry: Expiries) -> tuple[Expiries, Bools, Any]:
+    """The clock of each row, and the age at which an entry is dead by it."""
+    dtype = _dtype(rules)
+    if rules.takes_later:
+        return _just_before(expiry), np.ones(rows.order.size, np.bool_), dtype(0)
+    latest, has_latest = _own_clock(rows, rules)
+    return latest, has_latest, dtype(rules.period)
+
+
+def _just_before(expiry: Expiries) -> Expiries:
+    """The greatest expiry key below each; the least of all stays."""
+    if expiry.dtype == np.float64:
+        return np.nextafter(expiry, -np.inf)
+    return np.maximum(expiry, np.iinfo(np.int64).min + 1) - 1
+
+
+def _own_clock(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
     if rows.latest_before is not None and rows.has_latest is not None:
         return writable(rows.latest_before, _dtype(rules)), writable(rows.has_latest, np.bool_)
     return _latest_of_all(rows, rules), np.full(rows.order.size, rules.latest is not None, np.bool_)

@@ -40,7 +40,7 @@ class Failure:
         what, semicolon, remedy = text.rpartition("; ")
         if not semicolon:
             is_damage = exit_code_of(self.error) is ExitCode.INTEGRITY
-            what, remedy = text, "see `deduper verify` and `deduper repair`" if is_damage else "correct it"
+            what, remedy = text, "see `deduper verify` and docs/recovery.md" if is_damage else "correct it"
         return error(check, self.place, what, remedy)
 
 

@@ -31,19 +31,30 @@ from deduper.seeding.source import (
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.job import Opened
 from deduper.service.stop import Stop
+from deduper.sinks.names import FinalName, Format
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import list_files
 from deduper.sources.files.reading import file_reading
 from deduper.sources.protocol import PlannedSource
-from deduper.window.completeness import SEED, SEED_OPEN
+from deduper.tasks.dedup_column import DEDUP
+from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
 from deduper.window.recovery import Ownership
 
 _NOTHING = NoneSink(format="none")
 
 
+class OutputsConfig(Config):
+    """The configuration of a seed from what a unique port has written."""
+
+    @property
+    def is_of_outputs(self) -> bool:
+        """See `Config`."""
+        return True
+
+
 def seed_config(config: Config, given: SeedInput) -> Config:
-    """The job's configuration with the seed's input as its source, and no outputs.
+    """The job's configuration with the seed's input as its source, and no outputs; of class `OutputsConfig` for those.
 
     `max_jump` is off: it allows for the wall time of a silence, which past records do not show.
 
@@ -53,7 +64,7 @@ def seed_config(config: Config, given: SeedInput) -> Config:
     expiry = config.expiry
     if isinstance(expiry, EventTimeExpiry | OrderedExpiry):
         expiry = expiry.model_copy(update={"max_jump": None})
-    return config.model_copy(
+    made = config.model_copy(
         update={
             "source": _source(config, given),
             "expiry": expiry,
@@ -63,6 +74,7 @@ def seed_config(config: Config, given: SeedInput) -> Config:
             "leak_meter": LeakMeterConfig(sample=0),
         }
     )
+    return OutputsConfig.model_construct(**dict(made)) if given.is_of_outputs else made
 
 
 def _source(config: Config, given: SeedInput) -> SourceConfig:
@@ -70,6 +82,33 @@ def _source(config: Config, given: SeedInput) -> SourceConfig:
 
 
 def _files(config: Config, given: SeedInput) -> FilesSource:
+    return _outputs(config, given) if given.is_of_outputs else _records(config, given)
+
+
+def _outputs(config: Config, given: SeedInput) -> FilesSource:
+    """Published files of one format: their endings say which, and CSV has a header, with `_dedup` at its end."""
+    source = _records(config, replace(given, record_format="parquet"))
+    try:
+        names = [FinalName.of(os.path.basename(path)) for path in list_files(source)]  # noqa: PTH119  # texts here
+    except OSError as error:
+        raise UsageError(f"{given.option}: it cannot be listed: {error.strerror}") from error
+    forms = {None if name is None else Format.of(name.extension) for name in names}
+    if None in forms:
+        raise UsageError(f"{given.option}: not all files are a port's: name its folder, or leave out --outputs")
+    if len(forms) > 1:
+        raise UsageError(f"{given.option}: the files are of several formats: name those of one, such as PATH/*.parquet")
+    form = next(iter(forms)) if forms else Format.PARQUET
+    has_texts = any(column.type.name == "string" for column in config.key_columns)
+    if form is Format.CSV and config.null_keys == "allow" and has_texts:
+        raise UsageError(
+            f"{given.option}: with `null_keys: allow` a text of a key may be empty or null: "
+            "CSV reads both as null, so these keys cannot be told apart"
+        )
+    more = {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form is Format.CSV else {"header": False}
+    return source.model_copy(update={"file_format": (form or Format.PARQUET).value, "delimiter": ",", **more})
+
+
+def _records(config: Config, given: SeedInput) -> FilesSource:
     source = config.source
     path = str(Path(given.place).absolute())
     if isinstance(source, FilesSource):
@@ -150,10 +189,10 @@ def require_apart(
     """
     own: set[str] | None = None
     for name, judged in seeds.items():
-        kind, _, place = name.partition(" ")
+        kind, _, place = name.removeprefix(OUTPUTS).partition(" ")
         if kind != given.kind or place == given.place:
             continue
-        source = _files(config, replace(given, place=place))
+        source = _records(config, replace(given, place=place, record_format="parquet"))
         try:
             others = in_order(list_files(source))[: JudgedFiles.from_wire(judged).count]
         except OSError:

@@ -41,7 +41,7 @@ from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
 from deduper.sources.files.listing import list_files
 from deduper.units import UnitError, parse_time
-from deduper.window.completeness import COMPLETE, SEED, SEED_OPEN, complete_since, is_complete
+from deduper.window.completeness import COMPLETE, OUTPUTS_THROUGH, SEED, SEED_OPEN, complete_since, is_complete
 from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress
 from deduper.window.recovery import Ownership
@@ -278,6 +278,7 @@ def _finish(
             owned.rebase(
                 state,
                 action="seed",
+                **({OUTPUTS_THROUGH: state.next_window - 1} if given.is_of_outputs else {}),
                 complete_since=None if stated is None else str(_shown(config, stated.point)),
                 keys=after.count,
                 checksum=after.checksum_hex,

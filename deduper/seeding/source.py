@@ -23,7 +23,7 @@ from deduper.errors import SourceAwayError, UsageError
 from deduper.sources.files.source_file import ListedFile, source_digest, source_order, stat
 from deduper.sources.protocol import BatchPartition, PlannedSource, Records, SourceBatch
 from deduper.tasks.readers.reading_tasks import PartRead
-from deduper.window.completeness import SEED, SEED_OPEN
+from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
 
 PREFIX = "seed:"
 
@@ -33,6 +33,7 @@ class SeedInput:
     """What to read: files below a path or pattern, or a topic. `record_format`, if it is not the job's own.
 
     Of a topic: `start` as an operator writes it, `earliest`, a time, or offsets; `brokers`, if they are not the job's.
+    `is_of_outputs`: the records are what the unique port of an earlier store has written.
     """
 
     kind: Literal["files", "topic"]
@@ -40,11 +41,12 @@ class SeedInput:
     record_format: str | None = None
     start: str = "earliest"
     brokers: str | None = None
+    is_of_outputs: bool = False
 
     @property
     def name(self) -> str:
         """Identifies the input in the store."""
-        return f"{self.kind} {self.place}"
+        return f"{OUTPUTS if self.is_of_outputs else ''}{self.kind} {self.place}"
 
     @property
     def option(self) -> str:

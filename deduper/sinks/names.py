@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from bucket_store.log.records import OutputFile
@@ -18,9 +19,26 @@ from deduper.config.files import FileSink
 STAGING = "_staging"
 PUBLISHED = "_published"
 """The name of the mark beside a file port's files; the store's own is called `published`."""
-_EXTENSIONS = {"parquet": ".parquet", "json": ".json", "csv": ".csv"}
 _FOLDER = re.compile(r"(\d{12,})-(\d{6,})-(\d{3,})")
 _FINAL = re.compile(r"([0-9a-f]{8})-(\d{12,})-(\d{4,})(\.[a-z]+)")
+
+
+class Format(StrEnum):
+    """What a port's files are."""
+
+    PARQUET = "parquet"
+    JSON = "json"
+    CSV = "csv"
+
+    @property
+    def ending(self) -> str:
+        """The end of such a file's name."""
+        return f".{self.value}"
+
+    @classmethod
+    def of(cls, name: str) -> Format | None:
+        """The format that a name's ending says; None for another ending."""
+        return next((one for one in cls if name.endswith(one.ending)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +79,7 @@ class FinalName:
 
 def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -> str:
     """The name a staged file is published under: unique to the store and the window, and in their order."""
-    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}{_EXTENSIONS[sink_format]}"
+    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}{Format(sink_format).ending}"
 
 
 _TOPIC = re.compile(

@@ -137,7 +137,7 @@ def raised_in_worker(error: Exception) -> Exception:
     if kind is None:
         return error
     if issubclass(kind, CorruptionError | UnknownFormatError):
-        found: Exception = IntegrityError(f"{message}; see `deduper verify` and `deduper repair`")
+        found: Exception = IntegrityError(f"{message}; see `deduper verify` and docs/recovery.md")
     else:
         found = kind.__new__(kind, message)  # its __init__ may ask for more than a message
     found.__cause__ = error

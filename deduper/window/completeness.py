@@ -18,6 +18,21 @@ from deduper.errors import UsageError
 COMPLETE, SEED, SEED_OPEN = "complete_since", "seed", "seed_open"
 """Names in the `extra` of a commit: the mark, what a seed has judged, and whether a seed is not over."""
 
+OUTPUTS = "outputs "
+"""The beginning of the name of a seed's input that is what a unique port has written."""
+OUTPUTS_THROUGH = "outputs_through"
+"""In the note of such a seed: its last window."""
+
+
+def outputs_through(state: LogState) -> int:
+    """The last window that a seed has filled with rows of a unique port, -1 without one.
+
+    A key may be alive twice in these windows: the later entry counts.
+    """
+    is_open = str(state.extra.get(SEED_OPEN) or "").startswith(OUTPUTS)
+    noted = max((int(note[OUTPUTS_THROUGH]) for note in state.notes if OUTPUTS_THROUGH in note), default=-1)
+    return state.next_window - 1 if is_open else noted
+
 
 def complete_since(state: LogState) -> CompleteSince | None:
     """The mark of the newest commit; None where nothing is known."""

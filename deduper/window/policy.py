@@ -115,6 +115,7 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
         keep_first_seen=config.store.first_seen,
         latest=processing_point(state, wall_us) if config.expiry.by == "processing_time" else state.latest_point,
         is_time=config.expiry_key_scale.is_time,
+        takes_later=config.is_of_outputs,
     )
 
 

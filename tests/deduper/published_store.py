@@ -1,7 +1,6 @@
 """Stores with published outputs, made without Spark: every window judged by the real shard code, its rows written out.
 
-What the pieces hold comes from all rows of a window, duplicates and all, through `judge_shard`; what a repair may read
-are only the rows of the unique port.
+What the pieces hold comes from all rows of a window, duplicates and all, through `judge_shard`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+from ruamel.yaml import YAML
 
 from deduper.config.model import Config
 from tests.services.kafka_broker import Broker
@@ -46,6 +49,16 @@ class KafkaJob(Job):
         }
         sections["source"] = {name: value for name, value in sections["source"].items() if value is not None}
         return Config.model_validate(sections, context={"base_dir": self.directory})
+
+
+def config_file(directory: Path, sections: dict[str, Any]) -> Path:
+    """The config file of a job."""
+    file = directory / "job.yaml"
+    named = {"name": "test", "key": "k", "store": {"url": "file:state", "shards": 2}, **sections}
+    named["source"] = {name: value for name, value in named["source"].items() if value is not None}
+    with file.open("w", encoding="utf-8") as stream:
+        YAML(typ="safe").dump(named, stream)
+    return file
 
 
 def records(count: int, first: int = 0) -> list[Record]:

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from deduper.cli.main import app
 from tests.services.kafka_broker import Broker
-from tests.services.kafka_jobs import KafkaJob, header, records, settings
+from tests.services.kafka_jobs import KafkaJob, config_file, header, records, settings
 from tests.services.kafka_traffic import read, send
-from tests.services.test_replay_topics import config
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 PORTS = ("unique", "duplicate", "expired")
@@ -36,7 +35,7 @@ def test_every_copy_is_found_in_the_topics(
     source = new_topic("in", partitions=2)
     store = {"url": "file:state", "shards": 2, "first_seen": True}
     job = KafkaJob(tmp_path, session, settings(broker, source, topics, store=store))
-    file = config(tmp_path, job.settings)
+    file = config_file(tmp_path, job.settings)
     for first in (0, 300):
         send(broker.plain(), source, records(300, first=first))
         assert job.run().rows == 300
@@ -70,7 +69,7 @@ def test_what_cannot_be_read_is_said(
     send(broker.plain(), source, records(100))
     job.run()
     job.settings["sinks"]["expired"] = {**job.settings["sinks"]["expired"], "topic": "never-made"}
-    found = explained(config(tmp_path, job.settings), "k1")
+    found = explained(config_file(tmp_path, job.settings), "k1")
     said = " ".join(found["unread"])
     assert "duplicate: topic" in said
     assert "no header `dedup-reason`" in said

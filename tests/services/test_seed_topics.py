@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -253,3 +254,35 @@ def test_a_job_on_files_is_seeded_from_a_topic_and_bad_inputs_are_refused(
     assert (first["source"], first["position"]) == (f"seed:{old}-1", 19)
     store = open_store(job.config.store.url)
     assert not verify_store(OpenStore(store.url, job.config, store.log, store.pieces)).findings
+
+
+@pytest.mark.night(but=["topic"])
+@pytest.mark.parametrize("unique", ["topic", "csv"])
+def test_a_lost_store_is_filled_from_what_the_unique_port_has_written(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path, unique: str
+) -> None:
+    """A topic has the records as they were, a file all columns; new records get the oracle's verdicts of both runs."""
+    source, topic = new_topic("in"), new_topic("unique")
+    job = _job(broker, session, tmp_path, source)
+    sink = {"format": "kafka", "topic": topic} if unique == "topic" else {"format": "csv", "path": "out/unique"}
+    job.settings["sinks"]["unique"] = sink
+    send(broker.plain(), source, [_record(k, t) for k, t in OLD])
+    job.run()
+    shutil.rmtree(job.config.store.path)
+    ends = {source: {"0": len(OLD)}}
+    rebuilt = _job(broker, session, tmp_path, source)
+    rebuilt.settings["sinks"] = {port: {"format": "parquet", "path": f"out-2/{port}"} for port in PORTS}
+    rebuilt.settings |= {"store": {"url": "rocksdb:state-2", "shards": 2}}
+    rebuilt.settings["source"] |= {"starting_offsets": ends}
+    place = topic if unique == "topic" else str(tmp_path / "out" / "unique")
+    given = SeedInput("topic" if unique == "topic" else "files", place, is_of_outputs=True)
+    report = seed(rebuilt.config, given, None, session=session)
+    oracle = Oracle(Settings("ordered", period=100, span=10, lookup="all_live"))
+    (before,) = oracle.judge([[Row((k,), t) for k, t in OLD]], 0)
+    assert report.counts["unique"] == [answer[0] for answer in before].count("unique")
+    assert report.reasons == {}
+    send(broker.plain(), source, [_record(k, t) for k, t in NEW])
+    rebuilt.run()
+    (after,) = oracle.judge([[Row((k,), t) for k, t in NEW]], 0)
+    found = {row["_dedup"]["position"]: port for port in PORTS for row in rebuilt.rows(port)}
+    assert [found[len(OLD) + number] for number in range(len(NEW))] == [answer[0] for answer in after]

@@ -11,7 +11,7 @@ import pytest
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
-from deduper.admin.errors.replay import replay_errors
+from deduper.admin.errors.export import export_errors
 from deduper.admin.errors.report import errors_report
 from deduper.admin.errors.rows import Windows
 from deduper.admin.open_store import OpenStore
@@ -51,7 +51,7 @@ def test_an_error_says_why(new_job: Callable[..., Job], port: str) -> None:
     job.add_file(LINES)
     job.run()
     assert sorted((dedup["reason"], dedup["detail"]) for dedup in _dedups(job, port)) == DETAILS
-    report = errors_report(_store(job), Windows(), None)
+    report = errors_report(_store(job), Windows())
     assert sorted((group.reason, group.detail) for group in report.groups) == DETAILS
     (unique,) = job.rows("unique")
     assert "detail" not in unique["_dedup"]
@@ -81,54 +81,54 @@ def test_a_wrong_name_of_a_column_is_reported(new_job: Callable[..., Job], caplo
 
 
 @pytest.mark.parametrize("port", ["parquet", "json", "csv"])
-def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: str) -> None:
-    """Through the job, once, from every format of the port; what fails again is a new error, and is left alone."""
+def test_exported_errors_are_judged_after_a_mend(new_job: Callable[..., Job], port: str) -> None:
+    """From every format of the port; what is exported twice is a duplicate, what fails again an error as it was."""
     sinks = {"error": {"format": port, "path": "out/error"}}
     job = new_job(source={"schema": "k string, t tinyint"}, sinks=sinks)
     job.add_file(['\ufeff{"k":"a","t":1000}', '{"k":"b","t":1}', '{"k":"c","t":"x, \\"y\\""}\r', b'{"k":"\xff"}'])
     job.run()
     job.settings = {**job.settings, "source": {"schema": "k string, t long"}}
-    assert _replayed(job) == {"malformed": 2, "invalid_utf8": 1}
+    for _ in range(2):
+        assert _exported(job, Windows(0, 0)) == {"malformed": 2, "invalid_utf8": 1}
     job.run()
     assert sorted((row["k"], row["t"]) for row in job.rows("unique")) == [("a", 1000), ("b", 1)]
-    replayed = [dedup for dedup in _dedups(job, port) if "deduper-replay-" in dedup["source"]]
-    assert sorted((one["reason"], one["position"]) for one in replayed) == [("invalid_utf8", 2), ("malformed", 1)]
-    texts = {one["raw"] for one in replayed if one["reason"] == "malformed"}
-    assert texts == {'{"k":"c","t":"x, \\"y\\""}\r'}
-    assert _replayed(job) == {}
-    job.run()
-    assert len(job.rows("unique")) == 2
+    assert [(row["k"], row["t"]) for row in job.rows("duplicate")] == [("a", 1000)]
+    again = [dedup for dedup in _dedups(job, port) if "-errors-" in dedup["source"]]
+    assert sorted((one["reason"], one["position"]) for one in again) == [
+        *[("invalid_utf8", 2)] * 2,
+        *[("malformed", 1)] * 2,
+    ]
+    assert {one["raw"] for one in again if one["reason"] == "malformed"} == {'{"k":"c","t":"x, \\"y\\""}\r'}
 
 
-def test_rows_of_parquet_are_sent_again_after_a_mend(new_job: Callable[..., Job]) -> None:
-    """With a column that the config did not have, times as INT96, and each of them once."""
+def test_exported_rows_of_parquet_are_judged_after_a_mend(new_job: Callable[..., Job]) -> None:
+    """With the columns of the config, times that were INT96 among them."""
     guarded: dict[str, Any] = {**HOURLY, "max_ahead_of_now": "1h"}
-    job = new_job(source={"file_format": "parquet", "schema": "k string, at timestamp"}, expiry=guarded)
+    job = new_job(source={"file_format": "parquet", "schema": "k string, at timestamp, n long"}, expiry=guarded)
     assert job.session is not None
     rows = [(f"k{number}", f"{2999 if number % 2 else 2024}-01-01 00:00:00", number) for number in range(6)]
     frame = job.session.createDataFrame(rows, "k string, at string, n long")
     frame.selectExpr("k", "CAST(at AS timestamp) AS at", "n").coalesce(1).write.parquet(str(job.directory / "in"))
     job.run()
     assert [row["k"] for row in job.rows("error")] == ["k1", "k3", "k5"]
-    job.settings = {
-        **job.settings,
-        "source": {"file_format": "parquet", "schema": "k string, at timestamp, n long"},
-        "expiry": {**guarded, "max_ahead_of_now": "off"},
-    }
-    assert _replayed(job) == {"ahead_of_now": 3}
+    job.settings = {**job.settings, "expiry": {**guarded, "max_ahead_of_now": "off"}}
+    assert _exported(job, Windows()) == {"ahead_of_now": 3}
     job.run()
-    assert sorted((row["k"], row["at"].year, row.get("n")) for row in job.rows("unique") if row["at"].year == 2999) == [
+    assert sorted((row["k"], row["at"].year, row["n"]) for row in job.rows("unique") if row["at"].year == 2999) == [
         ("k1", 2999, 1),
         ("k3", 2999, 3),
         ("k5", 2999, 5),
     ]
     assert len(job.rows("error")) == 3
-    assert _replayed(job) == {}
 
 
-def _replayed(job: Job) -> dict[str, int]:
-    """The rows that were sent again, by reason."""
-    return replay_errors(_store(job), Windows()).rows
+def _exported(job: Job, windows: Windows) -> dict[str, int]:
+    """The rows that were written and moved into the source, by reason."""
+    folder = job.directory / "again"
+    report = export_errors(_store(job), windows, (), str(folder))
+    for file in folder.iterdir():
+        file.rename(job.directory / "in" / file.name)
+    return report.rows
 
 
 def _store(job: Job) -> OpenStore:

@@ -1,6 +1,5 @@
-"""The error port read back: what the errors are, and their records sent through the job once more.
+"""The error port read back: which errors there are, and their records written out for the source they came from.
 
-Doors: `report.errors_report`, `replay.replay_errors`, `rows.Windows`. Touches the error port, files of the source (old
-ones of Parquet are read, new ones written), topics by `deduper.sources.kafka` and `deduper.kafka`, and `replays/` in
-the store.
+Doors: `report.errors_report`, `export.export_errors`, `rows.Windows`. Touches the error port; an export writes a new
+folder of this machine, or produces to a topic by `deduper.sources.kafka` and `deduper.kafka`.
 """

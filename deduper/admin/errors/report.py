@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from deduper.admin.errors.rows import ERROR, Windows, error_files, error_port, read_errors
@@ -56,10 +56,16 @@ class _Group:
 
 @dataclass(slots=True)
 class _Groups:
+    reasons: Collection[str]
+    """Those that count; all if there is none."""
+    windows: set[int] = field(default_factory=set)
     found: dict[tuple[str, str | None], _Group] = field(default_factory=dict)
     others: int = 0
 
     def add(self, key: tuple[str, str | None], rows: int, window: int, place: str | None) -> None:
+        if self.reasons and key[0] not in self.reasons:
+            return
+        self.windows.add(window)
         group = self.found.get(key)
         if group is None:
             if len(self.found) >= _MOST_GROUPS:
@@ -76,26 +82,23 @@ class _Groups:
         return tuple(ErrorGroup(*key, group.rows, group.first, group.last, group.place) for key, group in ordered)
 
 
-def errors_report(store: OpenStore, windows: Windows, last: int | None) -> ErrorsReport:
-    """The errors of these windows, of the newest `last` ones where that is given.
+def errors_report(store: OpenStore, windows: Windows, reasons: Collection[str] = ()) -> ErrorsReport:
+    """The errors of these windows and reasons, of all reasons if none is given.
 
     Raises:
         IntegrityError: a file of the port is not what the job writes.
         KafkaSinkError: the brokers do not answer, or refuse.
     """
-    if last is not None:
-        windows = Windows(max(windows.first, store.log.state.next_window - last), windows.last)
     port = error_port(store)
     if port is None:
         sink = None if store.config is None else store.config.sinks.error
         if isinstance(sink, KafkaSink) and "reason" in sink.dedup_headers:
-            return _of_topic(store, sink, windows)
-        return _of_log(store, windows)
-    groups, met = _Groups(), set[int]()
+            return _of_topic(store, sink, windows, _Groups(reasons))
+        return _of_log(store, windows, _Groups(reasons))
+    groups = _Groups(reasons)
     for window, path in error_files(store, windows):
         try:
             for batch in read_errors(path, raw=False):
-                met.add(window)
                 numbers: dict[tuple[str, str | None], list[int]] = {}
                 keys = zip(batch.column("reason").to_pylist(), batch.column("detail").to_pylist(), strict=True)
                 for number, key in enumerate(keys):
@@ -105,29 +108,27 @@ def errors_report(store: OpenStore, windows: Windows, last: int | None) -> Error
                     groups.add(key, len(same), window, _place(store, first["source"], first["position"], key[0]))
         except FileNotFoundError:
             continue  # a reader has taken it
-    return _report(store, str(store.ports[ERROR]), windows, groups, met)
+    return _report(store, str(store.ports[ERROR]), windows, groups)
 
 
-def _report(store: OpenStore, origin: str, windows: Windows, groups: _Groups, met: set[int]) -> ErrorsReport:
+def _report(store: OpenStore, origin: str, windows: Windows, groups: _Groups) -> ErrorsReport:
     rows = groups.others + sum(group.rows for group in groups.found.values())
     counted_rows = store.log.state.totals.get(ERROR, 0)
-    taken = max(0, counted_rows - rows) if windows == Windows() else None
-    return ErrorsReport(origin, len(met), rows, taken, groups.report(), groups.others)
+    taken = max(0, counted_rows - rows) if windows == Windows() and not groups.reasons else None
+    return ErrorsReport(origin, len(groups.windows), rows, taken, groups.report(), groups.others)
 
 
-def _of_topic(store: OpenStore, sink: KafkaSink, windows: Windows) -> ErrorsReport:
+def _of_topic(store: OpenStore, sink: KafkaSink, windows: Windows, groups: _Groups) -> ErrorsReport:
     """By the headers of the records that the brokers still hold, each record once."""
     from deduper.sources.kafka.whole_topic import records_of, whole_topic  # it loads Kafka's client, which is an extra
 
-    groups, met = _Groups(), set[int]()
     client = librdkafka_options(sink.bootstrap_servers, connection_options(sink.options))
     for part, batch in whole_topic(client, sink.topic):
         for record in records_of(part, batch):
             reason, window = record.header("dedup-reason"), int(record.header("dedup-window") or -1)
             if reason is not None and (window in windows or windows == Windows()):
-                met.add(window)
                 groups.add((reason, record.header("dedup-detail")), 1, window, record.header("dedup-origin"))
-    return _report(store, f"topic {sink.topic}", windows, groups, met)
+    return _report(store, f"topic {sink.topic}", windows, groups)
 
 
 def _place(store: OpenStore, source: str, position: int, reason: str) -> str:
@@ -138,20 +139,18 @@ def _place(store: OpenStore, source: str, position: int, reason: str) -> str:
     return f"{source}@{position}"
 
 
-def _of_log(store: OpenStore, windows: Windows) -> ErrorsReport:
+def _of_log(store: OpenStore, windows: Windows, groups: _Groups) -> ErrorsReport:
     """The reasons alone, from the newest commit records."""
-    groups, met = _Groups(), set[int]()
     for commit in store.log.last_commits(min(_OF_LOG, store.log.state.next_window)):
         if commit.window in windows:
             for reason, rows in _error_reasons(commit.reasons.items()):
-                met.add(commit.window)
                 groups.add((reason, None), rows, commit.window, None)
     rows = sum(group.rows for group in groups.found.values())
     if store.config is None:
         why = "the log: name the config file to read the error port"
     else:
         why = f"the log: the error port is `{store.config.sinks.error.format}`, which has no rows to read back"
-    return ErrorsReport(why, len(met), rows, None, groups.report(), 0)
+    return ErrorsReport(why, len(groups.windows), rows, None, groups.report(), 0)
 
 
 def _error_reasons(reasons: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -5,24 +5,20 @@ The columns of a batch are those of `SCHEMA`. `detail` is null in files of relea
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from pyarrow import parquet
 
 from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
-from deduper.admin.storage import arrow_file, inside, text_file
+from deduper.admin.storage import inside
 from deduper.config.files import FileSink
 from deduper.core.verdict import Admission, Verdict
-from deduper.errors import IntegrityError
-from deduper.sinks.names import FinalName
+from deduper.sinks.names import FinalName, Format
+from deduper.sinks.published import dedup_of_rows, errors_of, format_of, parquet_file
 from deduper.tasks.dedup_column import DEDUP
 
 ERROR = Verdict.ERROR.port
@@ -51,6 +47,10 @@ class Windows:
 
     def __contains__(self, window: int) -> bool:
         return window >= self.first and (self.last is None or window <= self.last)
+
+    def newest(self, count: int, next_window: int) -> Windows:
+        """Those of them that are among the newest `count` of a store."""
+        return Windows(max(self.first, next_window - count), self.last)
 
     @classmethod
     def of(cls, text: str) -> Windows:
@@ -90,47 +90,46 @@ def read_errors(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
         IntegrityError: it is no such file.
         FileNotFoundError: a reader has taken it away.
     """
-    try:
-        yield from _of_parquet(path, raw=raw) if path.path.suffix == ".parquet" else _of_text(path, raw=raw)
-    except (KeyError, ValueError, TypeError, csv.Error, pa.ArrowException) as error:
-        raise IntegrityError(f"{path}: cannot be read as an output: {type(error).__name__}: {error}") from error
+    with errors_of(path):
+        yield from (_of_parquet if format_of(path) is Format.PARQUET else _of_text)(path, raw=raw)
+
+
+def read_records(path: Place, *, is_text: bool) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """The rows of a file of the error port in its order, and their records.
+
+    The record of a line of text is in `raw`; others are the columns of a port that is Parquet. Raises as `read_errors`.
+    """
+    if is_text:
+        yield from ((batch, batch) for batch in read_errors(path, raw=True))
+        return
+    with errors_of(path), parquet_file(path) as opened:
+        for batch in opened.iter_batches(_BATCH_ROWS, use_threads=False):
+            columns = [name for name in batch.schema.names if name != DEDUP]
+            yield _said(batch), batch.select(columns)
 
 
 def _of_parquet(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
-    with arrow_file(path) as opened:
-        file = parquet.ParquetFile(opened)
+    with parquet_file(path) as file:
         wanted = [name for name in SCHEMA.names if raw or name != "raw"]
         there = {leaf.path for leaf in map(file.schema.column, range(len(file.schema)))}
         leaves = [f"{DEDUP}.{name}" for name in wanted if f"{DEDUP}.{name}" in there]
-        for batch in file.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
-            struct = batch.column(DEDUP)
-            names = [field.name for field in struct.type]
-            columns = [
-                struct.field(field.name).cast(field.type)
-                if field.name in names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in SCHEMA
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        yield from map(_said, file.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False))
+
+
+def _said(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What `_dedup` says, as SCHEMA has it; null where it says nothing."""
+    struct = batch.column(DEDUP)
+    names = [field.name for field in struct.type]
+    columns = [
+        struct.field(field.name).cast(field.type) if field.name in names else pa.nulls(batch.num_rows, field.type)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _of_text(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
-    rows = _json_rows(path) if path.path.suffix == ".json" else _csv_rows(path)
+    rows = dedup_of_rows(path)
     while some := list(islice(rows, _BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(
             [{name: row.get(name) for name in SCHEMA.names if raw or name != "raw"} for row in some], SCHEMA
         )
-
-
-def _json_rows(path: Place) -> Iterator[dict[str, Any]]:
-    with text_file(path) as lines:
-        for line in lines:
-            yield json.loads(line)[DEDUP]
-
-
-def _csv_rows(path: Place) -> Iterator[dict[str, Any]]:
-    csv.field_size_limit(sys.maxsize)
-    with text_file(path, newline="") as lines:
-        rows: Iterable[dict[str, str]] = csv.DictReader(lines)
-        for row in rows:
-            yield json.loads(row[DEDUP])

@@ -6,7 +6,6 @@ columns of the rows that have the key. JSON: a line without the key's texts is n
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -20,10 +19,11 @@ from pyarrow import parquet
 
 from bucket_store.places.place import Place
 from bucket_store.places.reading import open_file
-from deduper.admin.readback import JsonNumber, csv_texts, errors_of, plain_of_field, plain_of_json
-from deduper.admin.storage import arrow_file
+from deduper.admin.readback import plain_of_field, plain_of_json
 from deduper.columns import Column
 from deduper.core.digests import KeyValue, Plain, plain_value
+from deduper.sinks.names import Format
+from deduper.sinks.published import csv_texts, errors_of, format_of, json_of, parquet_file
 from deduper.tasks.dedup_column import DEDUP
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:,;@#=+-]+")
@@ -72,19 +72,18 @@ def find_rows(file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[i
         FileNotFoundError: a reader has taken it away.
     """
     with errors_of(file):
-        match file.path.suffix:
-            case ".parquet":
+        match format_of(file):
+            case Format.PARQUET:
                 return _in_parquet(file, key)
-            case ".json":
+            case Format.JSON:
                 return _in_json(file, key)
-            case _:
+            case Format.CSV:
                 return _in_csv(file, key, columns)
 
 
 def _in_parquet(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
     found, before = [], 0
-    with arrow_file(file) as opened:
-        reader = parquet.ParquetFile(opened)
+    with parquet_file(file) as reader:
         for number in range(reader.num_row_groups):
             group = reader.metadata.row_group(number)
             if _may_hold(group, key):
@@ -158,7 +157,7 @@ def _in_json(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
     with open_file(file) as lines:
         for number, line in enumerate(lines):
             if all(text in line for text in texts):
-                values = json.loads(line, parse_float=JsonNumber)
+                values = json_of(line)
                 written = [plain_of_json(values.get(column.name), column.type) for column in key.columns]
                 if _are_equal(written, plain):
                     found.append(_row(number, values))
@@ -172,7 +171,7 @@ def _in_csv(file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int
     for number, row in enumerate(_rows(texts)):
         written = [plain_of_field(row[column.name], column.type) for column in key.columns]
         if _are_equal(written, plain):
-            found.append(_row(number, {**row, DEDUP: json.loads(row[DEDUP] or "", parse_float=JsonNumber)}))
+            found.append(_row(number, {**row, DEDUP: json_of(row[DEDUP] or "")}))
     return len(texts[DEDUP]), found
 
 

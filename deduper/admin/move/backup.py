@@ -3,14 +3,12 @@
 A copy is a store itself: every command reads it. Its log is one record, a snapshot of the state that was copied. Making
 it takes these steps; a restore takes the same, from the copy to the place of the store:
 
-a  read the records of replays, then the log to its end: the state to copy
+a  read the log to its end: the state to copy
 b  copy the pieces it names that the copy does not have yet, and the files of sources; where a running job has deleted
    one meanwhile, begin again with a
 c  read back all pieces of the copy: count and checksum are those of the store
-d  put the snapshot in place, the records of replays, then the manifest, if there is none yet
+d  put the snapshot in place, then the manifest, if there is none yet
 e  delete pieces that the snapshot does not name
-
-A replay that is recorded during a is not in the copy: its errors can be sent again, and none is taken as sent.
 
 Pieces keep their names, so a copy that was interrupted, or that is made again into the same place, copies only what is
 new. Before d the older copy in that place is whole, after it the new one.
@@ -19,7 +17,7 @@ new. Before d the older copy in that place is whole, after it the new one.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -36,7 +34,6 @@ from bucket_store.pieces.piece import PieceRef, decode_piece
 from bucket_store.pieces.store import StoredPiece
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.admin.errors.replay_files import put_files, read_files
 from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import with_pieces
 from deduper.admin.open_store import OpenStore
@@ -109,14 +106,13 @@ class StoreCopy:
             SpaceError: no room.
         """
         while True:
-            replays = read_files(self._source.root)
             state = self._source.log.refresh()
             try:
-                return self._copy(state, replays, on_piece or (lambda *_: None))
+                return self._copy(state, on_piece or (lambda *_: None))
             except _DeletedMeanwhileError:
                 continue
 
-    def _copy(self, state: LogState, replays: Mapping[str, bytes], on_piece: OnPiece) -> CopyReport:
+    def _copy(self, state: LogState, on_piece: OnPiece) -> CopyReport:
         there = self._there()
         refs = _live(state)
         copied: dict[PieceRef, PieceRef] = {}
@@ -147,7 +143,7 @@ class StoreCopy:
         if after != before:
             raise IntegrityError(f"{self._url}: the copy holds {after}, the store {before}; it was not put in place")
         failpoints.hit("copy.proven")
-        self._put_in_place(state, copied, replays)
+        self._put_in_place(state, copied)
         report = replace(self._report(state, already), before=before, after=after)
         named = {(ref.file, ref.name) for ref in copied.values()}
         stray = [piece for piece in self._pieces.pieces() if (piece.file, piece.name) not in named]
@@ -178,7 +174,7 @@ class StoreCopy:
         target.parent.make_directories()
         target.create(data)
 
-    def _put_in_place(self, state: LogState, copied: dict[PieceRef, PieceRef], replays: Mapping[str, bytes]) -> None:
+    def _put_in_place(self, state: LogState, copied: dict[PieceRef, PieceRef]) -> None:
         """Step d."""
         pieces = {shard: tuple(copied[ref] for ref in refs) for shard, refs in state.pieces.items()}
         whole = replace(with_pieces(state, pieces), windows=state.windows)
@@ -195,7 +191,6 @@ class StoreCopy:
         else:
             snapshot.create(record)
         failpoints.hit("copy.recorded")
-        put_files(self._root, replays)
         if not self._is_there:
             (self._root / MANIFEST).create((self._source.log.root / MANIFEST).read())
 

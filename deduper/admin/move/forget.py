@@ -62,7 +62,7 @@ def plan_forget(store: OpenStore, key: Sequence[KeyValue]) -> ForgetReport:
     """What `forget` is to do. Changes nothing; safe beside a running job.
 
     Raises:
-        CorruptionError: a piece is damaged: `repair` first.
+        CorruptionError: a piece is damaged.
         ValueError: a value that is none of its column's type.
     """
     (hi, lo), shard, entries = find_key(store, key)

@@ -123,7 +123,7 @@ def reshard(
     Raises:
         UsageError: no such number of shards.
         OwnerAliveError: a job runs on the store.
-        CorruptionError: a piece is damaged: `repair` first.
+        CorruptionError: a piece is damaged.
         IntegrityError: the new pieces have other keys; nothing was changed.
         SpaceError: no room for the new pieces beside the old ones; nothing was changed.
         FencedError: a job has taken the store meanwhile; nothing was changed.
@@ -201,7 +201,7 @@ class _Resharding:
         for ref in refs:
             header, buckets = decode_piece(self._store.pieces.read(ref), file=ref.file, offset=ref.offset)
             if header.to_ref(file=ref.file, name=ref.name, offset=ref.offset) != ref or header.store_id != store_id:
-                raise IntegrityError(f"{ref.file}: piece {ref.name} is not the one that the log names; repair it first")
+                raise IntegrityError(f"{ref.file}: piece {ref.name} is not the one that the log names")
             blocks.append((ref, list(buckets)))
             read += sum((sum_of(block, ref.first_window) for block in blocks[-1][1]), KeySum())
         merged = merge(blocks, live_from_bucket=None, expiry_point=None)

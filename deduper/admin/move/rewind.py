@@ -10,11 +10,10 @@ b  copy the pieces and the files of sources that have left the store since (an o
 c  one rebase record: the state after the window counts
 d  discard what lower epochs have staged and the marks they have prepared: from here on an owner that slept before its
    renames, or before it put a mark in place, finds nothing to rename
-e  undo the replays of error rows of later windows: the names of their files are to be used again, by other rows
-f  move the outputs of later windows into `<port>/_rewound/<epoch>/`: their names are to be used again
-g  set the marks back to the window
+e  move the outputs of later windows into `<port>/_rewound/<epoch>/`: their names are to be used again
+f  set the marks back to the window
 
-Broken off before c, nothing has changed. Between c and g a start is refused, since its ports are newer than the store;
+Broken off before c, nothing has changed. Between c and f a start is refused, since its ports are newer than the store;
 the same command finishes it.
 """
 
@@ -42,7 +41,6 @@ from bucket_store.log.state import fold
 from bucket_store.pieces.piece import PieceRef, decode_piece, piece_name
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.admin.errors.replay import replays_after, replays_held, undo_replay
 from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import Owned, owning, with_pieces
 from deduper.admin.open_store import OpenStore
@@ -62,13 +60,11 @@ _RENAMING = ("file", "hdfs")
 class RewindReport(AsJson):
     """What is undone, and the proof: sums over the pieces of then and over those that the store has now.
 
-    `outputs` are the published files of later windows, each with its port. `replays` are the numbers of the replays of
-    their error rows. `before` and `after` are None in a plan.
+    `outputs` are the published files of later windows, each with its port. `before` and `after` are None in a plan.
     """
 
     json_names = (
         *("is_executed", "to_window", "windows_undone", "pieces", "pieces_copied", "outputs", "before", "after"),
-        "replays",
     )
 
     to_window: int
@@ -78,7 +74,6 @@ class RewindReport(AsJson):
     outputs: tuple[str, ...]
     before: KeySum | None = None
     after: KeySum | None = None
-    replays: tuple[int, ...] = ()
 
     @property
     def is_executed(self) -> bool:
@@ -95,9 +90,7 @@ def plan_rewind(store: OpenStore, window: int) -> RewindReport:
     _config(store)
     state = store.log.state
     if _is_unfinished(store, window):
-        return RewindReport(
-            window, 0, 0, 0, tuple(map(str, _later_files(store, window))), replays=replays_after(store, window)
-        )
+        return RewindReport(window, 0, 0, 0, tuple(map(str, _later_files(store, window))))
     then = _state_after(store, window)
     copied = list(_left_since(then, state))
     for ref in copied:
@@ -109,7 +102,6 @@ def plan_rewind(store: OpenStore, window: int) -> RewindReport:
         pieces=sum(map(len, then.pieces.values())),
         pieces_copied=len(copied),
         outputs=tuple(map(str, _later_files(store, window))),
-        replays=replays_after(store, window),
     )
 
 
@@ -120,10 +112,10 @@ def rewind(store: OpenStore, window: int, *, now_us: int | None = None) -> Rewin
         UsageError: as `plan_rewind`.
         OwnerAliveError: a job runs on the store.
         IntegrityError: the copied pieces have other keys; nothing was changed.
-        FencedError: a job has taken the store meanwhile, or errors are being replayed.
+        FencedError: a job has taken the store meanwhile.
     """
     plan_rewind(store, window)
-    with replays_held(store), owning(store, now_us) as owned:
+    with owning(store, now_us) as owned:
         planned = plan_rewind(store, window)
         report = planned if _is_unfinished(store, window) else _Rewinding(owned, window).run(planned)
         _clear_ports(owned, window)
@@ -194,14 +186,11 @@ class _Rewinding:
 
 
 def _clear_ports(owned: Owned, window: int) -> None:
-    """Steps d to g."""
+    """Steps d to f."""
     store, config = owned.store, _config(owned.store)
     for mark in mark_places(config, store.log):
         mark.remove_prepared(below_epoch=owned.epoch)
     staging.discard_abandoned(config, owned.epoch, names=store.root.names)
-    for number in replays_after(store, window):
-        store.log.check_owner()
-        undo_replay(store, number)
     for file in _later_files(store, window):
         store.log.check_owner()
         aside = file.parent / ASIDE / f"{owned.epoch:06d}"

@@ -2,7 +2,7 @@
 
 With `own_bucket` (and by category, and for ever) no digest may stand twice in a bucket. With `all_live` it may stand
 twice only when the earlier copy was at or before the expiry point by the time the later one came, so that it was unique
-again.
+again, or when the later one is of a seed from outputs, where it counts whatever the clock.
 
 A shard's digests are cut into slices by their upper word, each small enough to be sorted in memory; digests are spread
 evenly, so slices are alike. One word a digest is sorted; only where words are equal are digests compared. The
@@ -26,6 +26,7 @@ from deduper.admin.verify.findings import Check, Findings
 from deduper.admin.verify.log import LogHistory
 from deduper.admin.verify.pieces import Block
 from deduper.core.verdict import expiry_point
+from deduper.window.completeness import outputs_through
 
 SLICE_ENTRIES = 1 << 21
 """Digests that are held at once: some 100 MB with all that goes with them."""
@@ -206,7 +207,8 @@ def _renewed(
     period = store.period
     if period is None:
         return dead
-    for window in np.unique(windows[1:]).tolist():
+    taken = outputs_through(store.log.state)
+    for window in np.unique(windows[1:][windows[1:] > taken]).tolist():
         point = expiry_point(clock(window), period)
         in_window = windows[1:] == window
         dead &= ~in_window | (False if point is None else before <= point)

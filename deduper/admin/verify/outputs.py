@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 import xxhash
-from pyarrow import ArrowException, parquet
+from pyarrow import ArrowException
 
 from bucket_store.errors import StoreError
 from bucket_store.framing import unframe
@@ -24,10 +24,11 @@ from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from bucket_store.places.reading import open_file
 from deduper.admin.open_store import OpenStore
-from deduper.admin.storage import arrow_file, is_file
+from deduper.admin.storage import is_file
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import LogHistory
-from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, topic_of
+from deduper.sinks.names import PUBLISHED, STAGING, FinalName, Format, is_data_file, topic_of
+from deduper.sinks.published import parquet_file
 
 OUTPUTS_CHECKS = (
     Check.OUTPUTS_MISSING,
@@ -211,12 +212,13 @@ def _check_bytes(path: Place, window: int, output: OutputFile, found: PublishedF
 
 def _rows(path: Place, lines: int) -> int | str | None:
     """Rows of a file whose bytes are sound, if they are cheap to count."""
-    if path.path.suffix == ".json":
+    form = Format.of(path.path.name)
+    if form is Format.JSON:
         return lines
-    if path.path.suffix == ".parquet":
+    if form is Format.PARQUET:
         try:
-            with arrow_file(path) as opened:
-                return int(parquet.read_metadata(opened).num_rows)
+            with parquet_file(path) as opened:
+                return int(opened.metadata.num_rows)
         except FileNotFoundError:
             return None
         except (ArrowException, OSError) as error:

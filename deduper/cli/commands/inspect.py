@@ -67,14 +67,32 @@ def inspect_errors(
     last: Annotated[
         int | None, typer.Option("--last", min=1, metavar="N", help="Only the newest N windows of the store.")
     ] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option("--reason", metavar="R", help="Only errors of this reason. Repeatable.")
+    ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            metavar="TO",
+            help="Write their records as they came: into a new folder, or to a topic if the source is one.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Group the rows of the error port by reason and detail, each with the place of its first record."""
+    """Group the rows of the error port by reason and detail, or export their records for the same source."""
+    from deduper.admin.errors.export import export_errors
     from deduper.admin.errors.report import errors_report
     from deduper.admin.open_store import open_store
     from deduper.cli.views import inspect as views
 
-    answer(errors_report(open_store(store), windows_of(window), last), views.render_errors, as_json=as_json)
+    opened, windows = open_store(store), windows_of(window)
+    if last is not None:
+        windows = windows.newest(last, opened.log.state.next_window)
+    if export is None:
+        answer(errors_report(opened, windows, reason or ()), views.render_errors, as_json=as_json)
+    else:
+        answer(export_errors(opened, windows, reason or (), export), views.render_export, as_json=as_json)
 
 
 @command(inspect_app, "bucket", *READING, raw_values=True)

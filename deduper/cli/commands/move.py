@@ -196,6 +196,10 @@ def seed(
         FileFormat | None,
         typer.Option("--format", metavar="FORMAT", help="Of the input, if it is not the job's: json, csv or parquet."),
     ] = None,
+    outputs: Annotated[
+        bool,
+        typer.Option("--outputs", help="The input is what the unique port has written, before its store was lost."),
+    ] = False,
     since: Annotated[
         str | None,
         typer.Option(
@@ -224,11 +228,13 @@ def seed(
         raise UsageError("name one input: --files PATH or --topic NAME")
     form = None if record_format is None else record_format.value
     if topic is not None:
-        given = SeedInput("topic", topic, form, start, brokers)
+        given = SeedInput("topic", topic, form, start, brokers, outputs)
     elif start != "earliest" or brokers is not None:
         raise UsageError("--from and --brokers are of a --topic")
+    elif outputs and form is not None:
+        raise UsageError("--format: the endings of --outputs say it, leave it out")
     else:
-        given = SeedInput("files", str(Path(files or "").absolute()), form)
+        given = SeedInput("files", str(Path(files or "").absolute()), form, is_of_outputs=outputs)
     statement = None if since is None else seeding.Statement.of(since, loaded)
     configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
     if execute:

@@ -1,4 +1,4 @@
-"""Commands of a store and its outputs: what is in it, whether it is sound, and what mends it."""
+"""Commands of a store and its outputs: what is in it, and whether it is sound."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from deduper.cli.command import (
     answer,
     app,
     command,
-    windows_of,
 )
 from deduper.errors import ExitCode, UsageError
-from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -174,7 +172,6 @@ def gc(
         bool, typer.Option("--delete", help="Delete the listed files; refused beside a running job.")
     ] = False,
     grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Keep younger files.")] = "1h",
-    quarantine: Annotated[bool, typer.Option("--quarantine", help="Include the quarantine of `repair`.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List a store's orphans, files that no record names, or delete them; the list is safe beside a running job."""
@@ -188,83 +185,7 @@ def gc(
     except UnitError as error:
         raise UsageError(f"--grace {error}") from error
     opened = open_store(store)
-    report = collect(opened, grace_us=grace_us, delete=delete, with_quarantine=quarantine)
+    report = collect(opened, grace_us=grace_us, delete=delete)
     answer(report, render, as_json=as_json)
     if report.is_refused:
         raise typer.Exit(ExitCode.FENCED)
-
-
-@command(app, "repair", *READING, ExitCode.FENCED)
-def repair(
-    config: ConfigArgument,
-    apply: Annotated[bool, typer.Option("--apply", help="Repair; without it, only show the plan.")] = False,
-    outputs: Annotated[
-        list[str] | None,
-        typer.Option("--from", metavar="DIR", help="Another folder with files of the unique port. Repeatable."),
-    ] = None,
-    forget: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--forget",
-            metavar="WINDOW[/SHARD]",
-            help="Remove a damaged piece that cannot be rebuilt: its keys count as new. Repeatable; FIRST-LAST too.",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Find damaged pieces and rebuild them from the outputs, byte for byte."""
-    from deduper.admin.open_store import folder_of, open_store
-    from deduper.admin.repair import apply as repairing
-    from deduper.admin.repair.plan import plan
-    from deduper.cli.views.repair import render
-    from deduper.service.logs import configure_logging
-
-    configure_logging(as_json=as_json, verbose=False)
-    act = repairing.apply if apply else plan
-    report = act(open_store(str(config)), more_outputs=[folder_of(name) for name in outputs or ()], forget=forget or ())
-    answer(report, render, as_json=as_json)
-    if not report.is_sound:
-        raise typer.Exit(ExitCode.INTEGRITY)
-
-
-@command(app, "replay-errors", *READING, ExitCode.FENCED)
-def replay_errors(
-    config: ConfigArgument,
-    window: Annotated[
-        str | None, typer.Option("--window", metavar="A..B", help="Only errors of these windows.")
-    ] = None,
-    reason: Annotated[
-        list[str] | None, typer.Option("--reason", metavar="R", help="Only errors of this reason. Repeatable.")
-    ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Send errors that were sent again before and have failed again.")
-    ] = False,
-    mended_files: Annotated[
-        bool,
-        typer.Option("--mended-files", help="Take rows of a Parquet file that was changed from the file as it is now."),
-    ] = False,
-    unpublished: Annotated[
-        OnUnknown,
-        typer.Option(
-            "--unpublished",
-            help="Send or skip the records of the last transaction, if Kafka has lost the record of its commit.",
-        ),
-    ] = OnUnknown.REFUSE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Send error records through the job once more, exactly once, after a mend of the config or of a producer."""
-    from deduper.admin.errors.replay import replay_errors as replay
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views.replay import render
-
-    report = replay(
-        open_store(str(config)),
-        windows_of(window),
-        reason or (),
-        again=again,
-        mended_files=mended_files,
-        unpublished=unpublished,
-        dry_run=dry_run,
-    )
-    answer(report, render, as_json=as_json)

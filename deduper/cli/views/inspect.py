@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from deduper.admin.errors.export import ErrorExport
 from deduper.admin.errors.report import ErrorGroup, ErrorsReport
 from deduper.admin.inspect import BucketReport, KeyReport
 from deduper.admin.keys.forecast import CopyForecast
@@ -136,6 +137,23 @@ def render_errors(report: ErrorsReport) -> list[RenderableType]:
     others = report.others + sum(group.rows for group in more)
     if others:
         parts.append(Text(f"{counted(others, 'row')} of further groups; --json has up to 10,000 groups"))
+    return parts
+
+
+def render_export(report: ErrorExport) -> list[RenderableType]:
+    """An export of error records as text."""
+    rows = counted(sum(report.rows.values()), "record")
+    if not report.rows:
+        done = "no record to export: nothing is written"
+    elif report.files:
+        done = f"{report.to}: {rows} in {counted(report.files, 'file')}; move the files into the source"
+    else:
+        done = f"topic {report.to}: {rows} sent"
+    parts: list[RenderableType] = [Text(done)]
+    if report.rows:
+        parts.append(table(("reason", "records"), report.rows.items()))
+    if report.left_out:
+        parts.append(table(("not in the error port", "rows"), report.left_out.items()))
     return parts
 
 

@@ -113,7 +113,6 @@ def render_rewind(report: RewindReport) -> list[RenderableType]:
         answers.insert(0, Text(f"outputs {'moved' if done else 'to be moved'} into {ASIDE}/ of their folders:"))
     rows: list[tuple[str, object]] = [
         ("undone", counted(report.windows_undone, "window")),
-        ("replays", f"{', '.join(map(str, report.replays))} of errors, undone too" if report.replays else None),
         ("pieces", f"{report.pieces:,}, {report.pieces_copied:,} {'copied' if done else 'to be copied'}"),
         ("before", report.before if report.pieces else None),
         ("after", report.after if report.pieces else None),

@@ -53,7 +53,8 @@ def render(report: Verification) -> list[RenderableType]:
 
 
 _ADVICE = {
-    ExitCode.INTEGRITY: "start nothing on this store, keep it unchanged; `deduper repair` shows what it can restore",
+    ExitCode.INTEGRITY: "start nothing on this store, keep it unchanged: restore a copy, or fill a new store from the "
+    "outputs with `deduper seed --outputs` (docs/recovery.md)",
     ExitCode.UNHEALTHY: "nothing is lost; correct the findings above, then verify again",
 }
 

@@ -24,7 +24,6 @@ from deduper.admin.inspect import inspect_key
 from deduper.admin.keys.explain import explain
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.orphans import OrphanKind, orphans
-from deduper.admin.repair import apply as repair
 from deduper.admin.status import store_status
 from deduper.admin.verify.findings import Check
 from deduper.admin.verify.run import Verification, verify_store, verify_target
@@ -197,19 +196,6 @@ def test_the_age_of_a_file_is_by_the_clock_that_dated_it(store: StoreElsewhere) 
     assert {(item.path, item.kept) for item in report.garbage} == {(old.url, None), (young.url, "younger than 12h")}
     assert (old.exists(), young.exists()) == (False, True)
     assert report.unknown, "other machines may have tables of it"
-
-
-def test_a_damaged_piece_is_rebuilt(store: StoreElsewhere) -> None:
-    """The old bytes go into the quarantine, where nothing can be renamed too."""
-    before = told(verify_store(store.open(), rows=True))
-    place = store.flip(store.live()[2])
-    damaged = place.read()
-    assert repair.apply(store.open()).is_sound
-    assert told(verify_store(store.open(), rows=True)) == before
-    quarantine = {entry.name: store.root / "quarantine" / entry.name for entry in (store.root / "quarantine").entries()}
-    assert sorted(name.endswith(".json") for name in quarantine) == [False, True]
-    assert [held.read() for name, held in quarantine.items() if not name.endswith(".json")] == [damaged]
-    assert not place.exists()
 
 
 def test_its_state_is_shown(store: StoreElsewhere, monkeypatch: pytest.MonkeyPatch) -> None:

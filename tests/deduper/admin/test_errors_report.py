@@ -77,7 +77,7 @@ def groups(report: ErrorsReport) -> list[tuple[str, str | None, int, int | None,
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
 def test_errors_are_grouped(tmp_path: Path, ending: str) -> None:
     """The largest first, with the windows and the place of the first; files of another job are none of it."""
-    report = errors_report(opened(job(tmp_path, ending)), Windows(), None)
+    report = errors_report(opened(job(tmp_path, ending)), Windows())
     assert groups(report) == [
         ("null_key", NO_FIELD, 3, 0, 3, "in/a.json:5"),
         ("file_missing", "the file was listed, and is gone", 1, 2, 2, "in/c.json"),
@@ -105,14 +105,24 @@ def test_errors_are_grouped(tmp_path: Path, ending: str) -> None:
 )
 def test_some_windows(tmp_path: Path, windows: Windows, last: int | None, found: int) -> None:
     """A range, the newest ones of the store, or one without errors."""
-    report = errors_report(opened(job(tmp_path, "json")), windows, last)
+    store = opened(job(tmp_path, "json"))
+    if last is not None:
+        windows = windows.newest(last, store.log.state.next_window)
+    report = errors_report(store, windows)
     assert (report.rows, report.taken_rows) == (found, None)
+
+
+def test_some_reasons(tmp_path: Path) -> None:
+    """Others are not counted, and nothing is said of those that a reader has taken."""
+    report = errors_report(opened(job(tmp_path, "json")), Windows(), ["malformed"])
+    assert [group.reason for group in report.groups] == ["malformed"]
+    assert (report.rows, report.windows, report.taken_rows) == (1, 1, None)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "json"])
 def test_files_of_earlier_releases_have_no_detail(tmp_path: Path, ending: str) -> None:
     """Their errors are grouped by reason."""
-    report = errors_report(opened(job(tmp_path, ending, has_detail=False)), Windows(), None)
+    report = errors_report(opened(job(tmp_path, ending, has_detail=False)), Windows())
     assert groups(report)[0] == ("null_key", None, 4, 0, 3, "in/a.json:5")
 
 
@@ -120,10 +130,10 @@ def test_without_files_the_log_has_the_reasons(tmp_path: Path) -> None:
     """With a port that is no folder, and with a store that was named without its config."""
     file = write_config(tmp_path)
     make_store(file, [Window(counts={"error": 2, "expired": 1}, reasons={"null_key": 2, "older_than_period": 1})] * 3)
-    report = errors_report(opened(file), Windows(1, 2), None)
+    report = errors_report(opened(file), Windows(1, 2))
     assert groups(report) == [("null_key", None, 4, 1, 2, None)]
     assert "the error port is `none`" in report.origin
-    assert "name the config" in errors_report(open_store(str(tmp_path / "state")), Windows(), None).origin
+    assert "name the config" in errors_report(open_store(str(tmp_path / "state")), Windows()).origin
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -132,7 +142,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = sorted((tmp_path / "out" / "error").glob("*-0000.json"))[-1]
     path.write_text("{}\n")
     with pytest.raises(IntegrityError, match=path.name):
-        errors_report(opened(file), Windows(), None)
+        errors_report(opened(file), Windows())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from bucket_store.log.profile import WindowProfile
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.doctor import Diagnosis
+from deduper.admin.errors.export import ErrorExport
 from deduper.admin.errors.report import ErrorGroup, ErrorsReport
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.health import Health, State
@@ -26,7 +27,6 @@ from deduper.admin.move.reshard import ReshardReport
 from deduper.admin.move.rewind import RewindReport
 from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
-from deduper.admin.repair.report import Damage, PieceRepair, RepairReport, SourcesRepair, Way
 from deduper.admin.status import History, StoreStatus
 from deduper.admin.verify.findings import Check, Finding, Note
 from deduper.admin.verify.run import Verification
@@ -117,6 +117,7 @@ REPORTS = {
     "inspect_errors": ErrorsReport(
         "/out/error", 2, 9, None, (ErrorGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
     ),
+    "error_export": ErrorExport("/out/errors", {"null_key": 8}, 2, {"file_missing": 1}),
     "explain": Explanation(
         {"a": "x", "b": None},
         (
@@ -136,16 +137,6 @@ REPORTS = {
         "numbers",
         True,
         (BucketPart(3, "a-piece", "a", 1, 2, 5, 99, 1, 2.5), BucketPart(4, "b", "c", 2, 2, 6, 98, None, None)),
-    ),
-    "repair": RepairReport(
-        True,
-        5,
-        (PieceRepair(Damage(PIECE, "checksum", 70, "1", "2"), Way.FORGET, "as named"),),
-        ("shards/2/a.dat",),
-        3,
-        ("repair-1",),
-        "",
-        (SourcesRepair(3, "s.bin", "cannot be read", Way.REBUILD, "from the outputs"),),
     ),
     "verify": Verification(
         "file:/store",
@@ -168,7 +159,7 @@ REPORTS = {
     "copy": CopyReport("file:/store", "file:/copy", 9, 5, 20, 3, 90, 1000, SUM, SUM),
     "export": ExportReport("/keys", 9, 5, 4, 1, 90, SUM, SUM),
     "forget": ForgetReport("00ff", 1, 1, 1, 30, SUM, SUM, "/store/audit/000002.json"),
-    "rewind": RewindReport(4, 2, 20, 3, ("/out/a.parquet",), SUM, SUM, (7,)),
+    "rewind": RewindReport(4, 2, 20, 3, ("/out/a.parquet",), SUM, SUM),
 }
 
 

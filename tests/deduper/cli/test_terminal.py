@@ -24,7 +24,7 @@ from rich.text import Text
 
 from deduper.admin.status import StoreStatus
 from deduper.cli.terminal import Messages, WindowLines, counted, pairs, print_parts, table, wrapped
-from deduper.cli.views import doctor, explain, gc, inspect, repair, status, verify
+from deduper.cli.views import doctor, explain, gc, inspect, status, verify
 from deduper.cli.watch import top, watch
 from deduper.config.sections import PORTS
 from deduper.window.progress import BatchProgress, Left
@@ -47,7 +47,6 @@ VIEWS: dict[str, Callable[[Any], Iterable[RenderableType]]] = {
     "explain": explain.render,
     "inspect_key": inspect.render_key,
     "inspect_bucket": inspect.render_bucket,
-    "repair": repair.render,
     "verify": verify.render,
 }
 

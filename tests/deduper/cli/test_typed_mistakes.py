@@ -87,8 +87,8 @@ grace-no-duration | gc job.yaml --grace soon | 2
   error: --grace `soon` is not a duration; <DURATION>
 rows-without-config | verify state --rows | 2
   error: --rows needs the config: it says where the outputs are
-forget-no-window | repair job.yaml --forget x | 2
-  error: --forget x: write WINDOW, FIRST-LAST, or WINDOW/SHARD
+seed-outputs-have-a-format | seed job.yaml --files out --outputs --format csv | 2
+  error: --format: the endings of --outputs say it, leave it out
 preset-unknown | bench --preset nope | 2
   error: --preset nope: unknown name; choose from quick, standard, all
 init-in-no-folder | init no/such.yaml | 2

@@ -155,6 +155,22 @@ def test_renewal_does_not_overflow() -> None:
     assert judge(rows([(1, 1)], [0]), replace(rules, latest=-1), store).verdict.tolist() == [_U]
 
 
+@pytest.mark.parametrize("float_domain", [False, True])
+def test_the_latest_of_rows_that_were_unique_counts(float_domain: bool) -> None:
+    """Whatever the clock says: a later one takes the entry's place, here or in the store; one that is not is none."""
+    rules = replace(RULES, lookup_all_live=True, takes_later=True, latest=50, float_domain=float_domain)
+    store = Store({(0, 2, 2): (40, 0, 1), (0, 3, 3): (40, 0, 1)})
+    keys = [(1, 1)] * 4 + [(2, 2), (3, 3)]
+    outcome = judge(rows(keys, [41, 45, 44, 46, 41, 40]), rules, store)
+    assert outcome.verdict.tolist() == [_U, _U, _D, _U, _U, _D]
+    assert outcome.entries is not None
+    assert outcome.entries.expiry is not None
+    assert sorted(zip(outcome.entries.digests[:, 0].tolist(), outcome.entries.expiry.tolist(), strict=True)) == [
+        (1, 46),
+        (2, 41),
+    ]
+
+
 def test_never_and_its_buckets() -> None:
     """hi mod buckets, and no expiry key anywhere."""
     store = Store({(1, 4, 4): (0, 7, 2)})

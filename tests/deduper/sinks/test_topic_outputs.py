@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +18,6 @@ from bucket_store.places.local import local_place
 from deduper.admin import gc
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.orphans import OrphanKind, orphans
-from deduper.admin.repair import plan
 from deduper.admin.status import store_status
 from deduper.admin.verify.findings import Check
 from deduper.admin.verify.run import Verification, verify_store
@@ -208,24 +206,15 @@ def test_the_marks_of_ports_are_checked_without_any_file_port(tmp_path: Path) ->
     assert Check.OUTPUTS_MISSING in report.ran
 
 
-def test_a_piece_whose_rows_went_to_a_topic_is_said_to_be_lost(mixed: Mixed) -> None:
-    """The reason names the topic, instead of files that never were."""
-    rebuilders = plan.Rebuilders(mixed.open(), ())
-    piece: Any = type("Piece", (), {"first_window": 0, "last_window": 0, "name": f"{0:012d}-000001-001-0000-{'a' * 8}"})
-    rebuilt = rebuilders.of(piece).rebuild(piece)
-    assert rebuilt.data is None
-    assert "sent to topic uni" in rebuilt.why
-
-
 @pytest.mark.slow
 def test_commands_answer_for_a_store_with_topics(mixed: Mixed) -> None:
-    """`inspect window` names topic and slots; verify, gc and repair end with 0 while the brokers are down."""
+    """`inspect window` names topic and slots; verify and gc end with 0 while the brokers are down."""
     reported = CliRunner().invoke(app, ["inspect", "window", str(mixed.file), "0", "--json"])
     assert reported.exit_code == 0
     outputs = {output["port"]: output for output in json.loads(reported.stdout)["outputs"]}
     assert (outputs["error"]["topic"], outputs["error"]["slots"]) == ("err", [0, 2])
     assert (outputs["duplicate"]["topic"], outputs["duplicate"]["slots"]) == (None, None)
-    for words in (["verify"], ["verify", "--rows"], ["gc"], ["repair"]):
+    for words in (["verify"], ["verify", "--rows"], ["gc"]):
         done = CliRunner().invoke(app, [*words, str(mixed.file)])
         assert done.exit_code == 0, (words, done.output)
 

@@ -410,7 +410,7 @@ def test_inputs_and_settings_that_do_not_continue(tmp_path: Path) -> None:
 
 
 def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None:
-    """None of them may repair, clean or read what is no job's."""
+    """None of them may move, clean or read what is no job's."""
     scene = Scene(tmp_path)
     scene.run()
     with pytest.raises(UsageError, match="only `deduper status` shows it"):

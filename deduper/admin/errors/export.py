@@ -1,0 +1,262 @@
+"""Writes the records of error rows as they came, so that they can be put into the source again.
+
+Of a source of files, a new folder with files of the source's format, in the partition folders of the records:
+
+    json, csv   the line of each record, byte for byte, from `_dedup.raw`
+    parquet     the columns of `source.schema`, from an error port that is Parquet
+
+Of a source of topics, key, value, own headers and timestamp, produced to a topic: see `export_topic`.
+
+The store keeps no note of an export, and an export may be repeated: a record that was judged meanwhile leaves as a
+duplicate. The folder is written under a hidden name beside its own, synced, and renamed at the end, so a folder under
+its own name is whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from bucket_store import failpoints
+from bucket_store.filesystem import LOCAL, make_directories, remove_tree
+from deduper.admin.errors.rows import REASONS, Windows, error_files, error_port, read_records
+from deduper.admin.open_store import OpenStore
+from deduper.as_json import AsJson
+from deduper.config.files import FilesSource
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
+from deduper.core.verdict import Admission
+from deduper.errors import UsageError
+
+_PART_BYTES = 256 << 20
+_BUFFER_BYTES = 16 << 20
+_MOST_OPEN = 64
+"""Parquet files that are open at once."""
+_NAME_CHARACTERS = 100
+"""Of a source's file, taken into the name of a file of the export: a name has 255 bytes at most."""
+_BOM: Final = "\ufeff".encode()
+_NO_RECORDS: Final = ("file_changed", "file_missing", "file_unreadable", "file_header")
+"""Rows about a whole file."""
+_NO_VALUES: Final = ("malformed", "bad_expiry")
+"""Rows of Parquet files of which a value fits no column of the port."""
+_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".deflate", ".lz4", ".snappy")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorExport(AsJson):
+    """The answer of `inspect errors --export`.
+
+    `to` is the folder or the topic, `rows` are the exported ones by reason, `files` those of the folder, 0 for a topic.
+    `left_out`: rows whose record is not in the error port, by reason.
+    """
+
+    to: str
+    rows: dict[str, int]
+    files: int
+    left_out: dict[str, int]
+
+
+def export_errors(store: OpenStore, windows: Windows, reasons: Collection[str], to: str) -> ErrorExport:
+    """Write the records of these windows and reasons, of all reasons if none is given. Changes nothing in the store.
+
+    `to` is a folder that is not there yet, or is empty; of a source of topics, the name of a topic.
+
+    Raises:
+        UsageError: the errors of this job cannot be exported, or not to there; the message says why.
+        IntegrityError: a file of the error port is damaged.
+        BrokerUnavailableError, KafkaDeniedError, TopicMissingError, RecordRefusedError: of a topic.
+    """
+    if store.config is None:
+        raise UsageError("name the job's config file: a store alone does not know its source")
+    unknown = sorted(set(reasons) - set(REASONS))
+    if unknown:
+        raise UsageError(f"`{unknown[0]}` is no reason of an error; reasons are {', '.join(REASONS)}")
+    source, port = store.config.source, store.config.sinks.error
+    if isinstance(source, KafkaSource):
+        if not isinstance(port, KafkaSink):
+            raise UsageError(
+                f"the error port is `{port.format}`: errors of topics are exported from an error port that is a topic, "
+                "where they have their key and headers"
+            )
+        from deduper.admin.errors.export_topic import export_topic  # it loads Kafka's client, which is an extra
+
+        return ErrorExport(to, export_topic(store.config, source, port, windows, reasons, to), 0, {})
+    if not isinstance(source, FilesSource):
+        raise UsageError("the records are of your own query: read the rows of the error port into it")
+    if error_port(store) is None:
+        raise UsageError(f"the error port is `{port.format}`: only rows of files (parquet, json, csv) can be exported")
+    if not source.is_text and port.format != "parquet":
+        raise UsageError(
+            f"the error port is `{port.format}`: rows of Parquet files are exported from an error port that is "
+            "parquet. Put copies of the files into the source under other names: what was judged leaves as duplicates"
+        )
+    with _NewFolder(Path(to).absolute(), source) as folder:
+        return _export(store, windows, reasons, folder)
+
+
+def _export(store: OpenStore, windows: Windows, reasons: Collection[str], folder: _NewFolder) -> ErrorExport:
+    rows, left_out = Counter[str](), Counter[str]()
+    is_text = folder.source.is_text
+    without = _NO_RECORDS if is_text else (*_NO_RECORDS, *_NO_VALUES)
+    writing = _Lines(folder) if is_text else _Tables(folder)
+    for _, path in error_files(store, windows):
+        try:
+            for errors, records in read_records(path, is_text=is_text):
+                by_source: dict[str, list[int]] = {}
+                said = zip(errors.column("reason").to_pylist(), errors.column("source").to_pylist(), strict=True)
+                for number, (reason, source) in enumerate(said):
+                    if not reasons or reason in reasons:
+                        (left_out if reason in without else rows)[reason] += 1
+                        if reason not in without:
+                            by_source.setdefault(source, []).append(number)
+                for source, numbers in by_source.items():
+                    writing.add(source, records.take(pa.array(numbers)))
+        except FileNotFoundError:
+            continue  # a reader has taken it
+    writing.finish()
+    if rows:
+        folder.place()
+    return ErrorExport(str(folder.target), dict(rows), folder.files, dict(left_out))
+
+
+class _NewFolder:
+    """A folder under a hidden name, until `place`. As a context it removes what was not placed."""
+
+    def __init__(self, target: Path, source: FilesSource) -> None:
+        self.target = target
+        self.source = source
+        self.files = 0
+        self._token = secrets.token_hex(4)
+        self._hidden = target.parent / f".{target.name}.{self._token}.tmp"
+        if target.is_relative_to(source.folder):
+            raise UsageError(f"{target}: is inside the source: write the export elsewhere, and move its files in")
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UsageError(f"{target}: is there already: name a new folder")
+
+    def __enter__(self) -> _NewFolder:
+        make_directories(LOCAL, self._hidden)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._hidden.exists():
+            remove_tree(LOCAL, self._hidden)
+
+    def folder_of(self, source: str) -> Path:
+        """The folder for records of this file: its own below the source's, or that of its partition folders."""
+        parent = Path(source).parent
+        if parent.is_relative_to(self.source.folder):
+            return parent.relative_to(self.source.folder)
+        return Path(*[part for part in parent.parts if "=" in part])
+
+    def begin(self, folder: Path, source: str) -> Path:
+        """The path of one more file, for records of this file of the source. Its name begins and ends as that."""
+        make_directories(LOCAL, self._hidden / folder)
+        name = Path(source).name
+        for ending in _COMPRESSED:
+            name = name.removesuffix(ending)
+        stem, suffix = Path(name).stem, Path(name).suffix
+        self.files += 1
+        shown = f"{stem[:_NAME_CHARACTERS]}-errors-{self._token}-{self.files:06d}"
+        return self._hidden / folder / f"{shown}{suffix or '.' + self.source.file_format}"
+
+    def place(self) -> None:
+        """Make all files durable, and the folder's name the last thing."""
+        for folder, _, names in os.walk(self._hidden, topdown=False):
+            for name in names:
+                with LOCAL.open(Path(folder, name), write=True) as file:
+                    file.sync()
+            LOCAL.fsync_dir(Path(folder))
+        failpoints.hit("errors.written")
+        self._hidden.rename(self.target)
+        LOCAL.fsync_dir(self.target.parent)
+
+
+class _Lines:
+    """Records that are lines, in files of up to 256 MB, one a folder."""
+
+    def __init__(self, folder: _NewFolder) -> None:
+        self._folder = folder
+        self._paths: dict[Path, Path] = {}
+        self._buffers: dict[Path, bytearray] = {}
+        self._waiting_bytes = 0
+
+    def add(self, source: str, errors: pa.RecordBatch) -> None:
+        """Error rows of one file of the source, with `raw`."""
+        folder = self._folder.folder_of(source)
+        if folder not in self._paths:
+            self._paths[folder] = self._folder.begin(folder, source)
+            self._buffers[folder] = bytearray(self._head())
+        buffer = self._buffers[folder]
+        before = len(buffer)
+        for row in errors.to_pylist():
+            buffer += _line(row) + b"\n"
+        self._waiting_bytes += len(buffer) - before
+        if self._waiting_bytes > _BUFFER_BYTES:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what waits; a file that has 256 MB gets no more."""
+        for folder, buffer in self._buffers.items():
+            with self._paths[folder].open("ab") as file:
+                file.write(buffer)
+                is_full = file.tell() >= _PART_BYTES
+            if is_full:
+                del self._paths[folder]
+            buffer.clear()
+        self._buffers = {folder: buffer for folder, buffer in self._buffers.items() if folder in self._paths}
+        self._waiting_bytes = 0
+
+    def _head(self) -> bytes:
+        source = self._folder.source
+        if not source.header:
+            return b""
+        names = (column.name.replace('"', '""') for column in source.parsed_columns)
+        return source.delimiter.join(f'"{name}"' for name in names).encode() + b"\n"
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    """The line of a record as it was read, without its end."""
+    is_text = row["reason"] != Admission.INVALID_UTF8.reason
+    line: bytes = row["raw"].encode() if is_text else base64.b64decode(row["raw"])
+    # The mark belongs to its file, and not to the record.
+    return line.removeprefix(_BOM) if row["position"] == 0 else line
+
+
+class _Tables:
+    """Rows in Parquet files of up to 256 MB, one a folder and schema."""
+
+    def __init__(self, folder: _NewFolder) -> None:
+        self._folder = folder
+        self._open: dict[tuple[Path, bytes], tuple[parquet.ParquetWriter, pa.NativeFile]] = {}
+
+    def add(self, source: str, columns: pa.RecordBatch) -> None:
+        """Rows of one file of the source."""
+        folder = self._folder.folder_of(source)
+        key = folder, columns.schema.serialize().to_pybytes()
+        if key not in self._open:
+            if len(self._open) >= _MOST_OPEN:
+                self.finish()
+            sink = pa.OSFile(os.fsencode(self._folder.begin(folder, source)), "w")
+            self._open[key] = parquet.ParquetWriter(sink, columns.schema, store_schema=False), sink
+        writer, sink = self._open[key]
+        writer.write_batch(columns)
+        if sink.tell() >= _PART_BYTES:
+            self._close(key)
+
+    def finish(self) -> None:
+        """Close all files."""
+        for key in list(self._open):
+            self._close(key)
+
+    def _close(self, key: tuple[Path, bytes]) -> None:
+        writer, sink = self._open.pop(key)
+        writer.close()
+        sink.close()
