@@ -217,7 +217,7 @@ def test_deployments_start_commands_of_the_program() -> None:
             for words in commands_of(re.sub(r"\$\(.*\)|\"\$@\"|%i", "1", line))
             if Path(words[0]).name == "deduper"
         ]
-    assert len(started) >= 6
+    assert len(started) >= 5
     for words in started:
         check_deduper(["deduper", *words])
 

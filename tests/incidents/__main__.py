@@ -23,8 +23,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from ruamel.yaml import YAML
 
-from deduper.bench.lanes import remove_tables
 from deduper.config.load import load_config
+from tests.bench.lanes import remove_tables
 from tests.crash.faults import full, mounted
 from tests.incidents.scaled_rules import scaled_rules
 from tests.ports import free_port

@@ -96,7 +96,7 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
     [
         words
         for words in COMMANDS
-        if words[0] in ("doctor", "status", "report", "verify", "gc", "repair", "inspect", "explain", "run", "bench")
+        if words[0] in ("doctor", "status", "report", "verify", "gc", "repair", "inspect", "explain", "run")
     ],
     ids=" ".join,
 )

@@ -89,8 +89,6 @@ rows-without-config | verify state --rows | 2
   error: --rows needs the config: it says where the outputs are
 forget-no-window | repair job.yaml --forget x | 2
   error: --forget x: write WINDOW, FIRST-LAST, or WINDOW/SHARD
-preset-unknown | bench --preset nope | 2
-  error: --preset nope: unknown name; choose from quick, standard, all
 init-in-no-folder | init no/such.yaml | 2
   error: no: there is no such folder; make it (mkdir -p no)
 init-over-a-file | init job.yaml | 2

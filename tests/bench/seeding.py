@@ -20,13 +20,13 @@ from bucket_store.log.records import CommitRecord
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import PieceStore, append_piece
-from deduper.bench.workload import Workload
 from deduper.config.model import Config
 from deduper.core.digests import shards_of
 from deduper.core.verdict import bucket_key
 from deduper.sources.digest_columns import fast_digest
 from deduper.window import policy
 from deduper.window.recovery import open_or_create
+from tests.bench.workload import Workload
 
 _KEYS_A_COMMIT = 4_000_000
 
@@ -130,6 +130,17 @@ def append_shards(
                 )
             )
     return tuple(refs)
+
+
+def commit_random_keys(
+    config: Config, log: CommitLog, pieces: PieceStore, bucket: int, moment: int, keys: int, random: np.random.Generator
+) -> None:
+    """Remember this many random keys with one expiry key, µs, in one bucket; a commit for each 4 million."""
+    for first in range(0, keys, _KEYS_A_COMMIT):
+        count = min(_KEYS_A_COMMIT, keys - first)
+        digests = random.integers(1, 1 << 64, (count, 2), np.uint64)
+        refs = append_shards(config, log, pieces, bucket, digests, np.full(count, moment, np.int64))
+        commit_window(config, log, refs, keys=count, latest_us=moment, bucket=bucket)
 
 
 def _end_of_slice(config: Config, workload: Workload, first: int) -> int:

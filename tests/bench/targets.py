@@ -87,6 +87,15 @@ TARGETS = {
         Target("lookup", "lookup", "trigger time, all_live against own_bucket", False, 1.25, "x"),
         Target("latency-p50", "latency", "from producing to reading, p50 against the best of Spark's", False, 1.0, "x"),
         Target("latency-p99", "latency", "from producing to reading, p99 against the same", False, 1.2, "x"),
+        Target("drop-small-bucket", "drop-bucket", "dropping an expired bucket of 1 M keys", False, 10.0, "ms"),
+        Target("drop-large-bucket", "drop-bucket", "dropping a large expired bucket", False, 10.0, "ms"),
+        Target("restart-warm", "restart", "restart to the first commit, warm tables, against empty", False, 1.1, "x"),
+        Target("restart-cold", "restart", "restart to the first commit, cold, above empty", False, 10.0, "s"),
+        Target("compiled-at-run", "first-batch", "kernels compiled by a process after the first one", False, 0.0, ""),
+        Target(
+            "first-judging", "first-batch", "first kernel calls in a forked worker above later ones", False, 5.0, "ms"
+        ),
+        Target("cores", "cores", "speed-up from 1 to 2 cores", True, 1.7, "x"),
     )
 }
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from deduper.bench.contenders import LaneSpec
-from deduper.bench.lanes import Engine, Lane
-from deduper.bench.results.figures import LaneResult
 from deduper.spark.failures import innermost_cause
+from tests.bench.contenders import LaneSpec
+from tests.bench.figures import LaneResult
+from tests.bench.lanes import Engine, Lane
 
 logger = logging.getLogger(__name__)
 

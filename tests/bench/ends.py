@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from deduper.bench.contenders import Contender
-from deduper.bench.topics import Topics
-from deduper.bench.workload import SCHEMA, Workload
 from deduper.config.sections import PORTS
+from tests.bench.contenders import Contender
+from tests.bench.topics import Topics
+from tests.bench.workload import SCHEMA, Workload
 
 _COLUMNS = ("k", "ts", "payload")
 
@@ -51,7 +51,7 @@ class FileRows:
             for path in self._workload.write(self._inputs, number):
                 os.link(path, work / "in" / path.name)
 
-    def section(self, work: Path, batch_rows: int) -> dict[str, Any]:  # noqa: ARG002  # of `Rows`
+    def section(self, work: Path, batch_rows: int) -> dict[str, Any]:  # of `Rows`
         """See `Rows`; a batch is a number of files."""
         return {
             "format": "files",
@@ -61,7 +61,7 @@ class FileRows:
             "max_files_per_batch": self._workload.files_a_batch,
         }
 
-    def stream(self, session: SparkSession, work: Path, batch_rows: int) -> DataFrame:  # noqa: ARG002  # of `Rows`
+    def stream(self, session: SparkSession, work: Path, batch_rows: int) -> DataFrame:  # of `Rows`
         """See `Rows`."""
         return (
             session.readStream.schema(SCHEMA)
@@ -84,18 +84,18 @@ class TopicRows:
         self._topic = topics.create("source", partitions)
         self._sent: set[int] = set()
 
-    def give(self, numbers: range, work: Path) -> None:  # noqa: ARG002  # of `Rows`
+    def give(self, numbers: range, work: Path) -> None:  # of `Rows`
         """See `Rows`."""
         for number in numbers:
             if number not in self._sent:
                 self._topics.send(self._topic, *self._workload.records(number))
                 self._sent.add(number)
 
-    def section(self, work: Path, batch_rows: int) -> dict[str, Any]:  # noqa: ARG002  # of `Rows`
+    def section(self, work: Path, batch_rows: int) -> dict[str, Any]:  # of `Rows`
         """See `Rows`."""
         return topic_section(self._topics.bootstrap, self._topic, SCHEMA, batch_rows)
 
-    def stream(self, session: SparkSession, work: Path, batch_rows: int) -> DataFrame:  # noqa: ARG002  # of `Rows`
+    def stream(self, session: SparkSession, work: Path, batch_rows: int) -> DataFrame:  # of `Rows`
         """See `Rows`."""
         records = topic_stream(session, self._topics.bootstrap, self._topic, SCHEMA, batch_rows)
         return records.select("key", "value", *(F.col(f"record.{name}").alias(name) for name in _COLUMNS))

@@ -38,6 +38,15 @@ def load() -> list[float]:
     return [round(value, 2) for value in os.getloadavg()]
 
 
+def drop_pages(folder: Path) -> None:
+    """Takes the files of a folder out of the page cache."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def _cpu() -> str | None:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,7 +1,7 @@
 """Load on a topic at a steady rate, and what comes out at the other end, each in a process of its own.
 
-    python -m deduper.bench.traffic send BOOTSTRAP TOPIC --rate 1000 --seconds 60 [--late 0.02] [--repeats 0.2]
-    python -m deduper.bench.traffic follow BOOTSTRAP TOPIC... --result FILE.npz [--seconds 60] [--counts]
+    python -m tests.bench.traffic send BOOTSTRAP TOPIC --rate 1000 --seconds 60 [--late 0.02] [--repeats 0.2]
+    python -m tests.bench.traffic follow BOOTSTRAP TOPIC... --result FILE.npz [--seconds 60] [--counts]
 
 A record is JSON of about 170 bytes that begins with its number (plus 10^11, for JSON has no leading zeros) and the
 moment of its sending, which is also its CreateTime, at fixed places, so that following 20,000 of them a second costs

@@ -1,13 +1,78 @@
-"""Rows of the tables that `deduper bench` prints, from its document alone."""
+"""The tables of a run, from its document alone, and the names that a run can be given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deduper.bench.results.targets import shown
+from deduper.cli.terminal import answer_console, print_json, print_parts, table
+from tests.bench.contenders import CONTENDERS, PRESETS
+from tests.bench.plan import PRESET_FAMILIES, PROCESSES, SWEEPS
+from tests.bench.targets import FAMILIES, TARGETS, shown
 
 NOTHING = "–"
+
+
+def tables(document: Mapping[str, Any]) -> list[Any]:
+    """The document as tables: the contenders, their CPU time, latencies, then the measures."""
+    parts = []
+    if document["lanes"]:
+        rows = [
+            (name, lane["group"], *cells)
+            for lane, (name, *cells) in zip(document["lanes"], lane_rows(document["lanes"]), strict=True)
+        ]
+        head = ("contender", "group", "rows/s", "least", "most", "ms", "batches", "load", "")
+        parts.append(table(head, rows))
+    if spent := cpu_rows(document["lanes"]):
+        parts.append(table(CPU_HEAD, spent, title="CPU, µs a row, by process and, as parts of them, by step"))
+    if document.get("latency"):
+        parts.append(table(LATENCY_HEAD, latency_rows(document["latency"]), title="latency, ms"))
+    measures = measure_rows(document)
+    if "families" not in document["settings"]:
+        measures = [row for row in measures if row[1] != NOTHING]
+    if measures:
+        parts.append(table(("measure", "reached", "target", "met?", ""), measures))
+    return parts
+
+
+def print_names(*, as_json: bool) -> None:
+    """The names of contenders, presets and measures."""
+    if as_json:
+        print_json(
+            {
+                "contenders": {contender.name: contender.text for contender in CONTENDERS.values()},
+                "presets": {name: list(members) for name, members in PRESETS.items()},
+                "measures": {
+                    family: [target.text for target in TARGETS.values() if target.family == family]
+                    for family in FAMILIES
+                },
+                "sweeps": {name: text for name, (text, _) in SWEEPS.items()},
+            }
+        )
+        return
+    console = answer_console()
+    rows = [
+        (
+            contender.name,
+            contender.text,
+            ", ".join(name for name, members in PRESETS.items() if contender.name in members),
+        )
+        for contender in CONTENDERS.values()
+    ]
+    print_parts(console, [table(("contender", "", "in"), rows)])
+    measures = [
+        (
+            target.family,
+            target.text,
+            target.shown,
+            f"--measure {target.family}"
+            if target.family in PROCESSES
+            else ", ".join(name for name, families in PRESET_FAMILIES.items() if target.family in families),
+        )
+        for target in TARGETS.values()
+    ]
+    print_parts(console, [table(("measure", "", "target", "in"), measures)])
+    print_parts(console, [table(("sweep, by --measure", ""), [(name, text) for name, (text, _) in SWEEPS.items()])])
 
 
 def measure_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -21,9 +21,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from bucket_store.places.open import open_place
-from deduper.bench.contenders import CONTENDERS, Contender, LaneSpec
-from deduper.bench.cpu import CpuMarks
-from deduper.bench.ends import (
+from deduper.config.model import Config
+from deduper.service.job import run
+from deduper.sources.open import session_settings
+from deduper.spark.session import changed_settings, end_session, start_session
+from deduper.window.progress import BatchProgress
+from deduper.window.table_folder import table_folders
+from tests.bench.contenders import CONTENDERS, Contender, LaneSpec
+from tests.bench.cpu import CpuMarks
+from tests.bench.ends import (
     FileOutputs,
     FileRows,
     Outputs,
@@ -32,15 +38,9 @@ from deduper.bench.ends import (
     TopicRows,
     topic_section,
 )
-from deduper.bench.results.figures import LaneResult, Trigger, Turn
-from deduper.bench.topics import Topics
-from deduper.bench.workload import PERIOD_HOURS, SCHEMA, Workload
-from deduper.config.model import Config
-from deduper.service.job import run
-from deduper.sources.open import session_settings
-from deduper.spark.session import changed_settings, end_session, start_session
-from deduper.window.progress import BatchProgress
-from deduper.window.table_folder import table_folders
+from tests.bench.figures import LaneResult, Trigger, Turn
+from tests.bench.topics import Topics
+from tests.bench.workload import PERIOD_HOURS, SCHEMA, Workload
 
 _TELL_SECONDS = 20.0
 _SHUFFLE = "spark.sql.shuffle.partitions"
@@ -190,7 +190,7 @@ class Lane:
         if self.spec.is_seeded:
             if not self.spec.contender.is_service:
                 return
-            from deduper.bench.seeding import seed_store
+            from tests.bench.seeding import seed_store
 
             seed_store(self.config, workload, session)
         elif workload.load_batches:

@@ -26,20 +26,20 @@ from typing import Any
 import numpy as np
 from pyspark.sql import SparkSession
 
-from deduper.bench.contenders import CONTENDERS, Contender
-from deduper.bench.ends import TopicOutputs, topic_section, topic_stream
-from deduper.bench.lanes import PIPELINES, remove_tables, service_config, shuffles
-from deduper.bench.plan import LatencyPlan
-from deduper.bench.results.figures import LatencyResult
-from deduper.bench.topics import Topics
-from deduper.bench.traffic import SCHEMA
-from deduper.bench.workload import Workload
 from deduper.errors import DeduperError
 from deduper.service.job import run
 from deduper.spark.failures import innermost_cause
 from deduper.spark.session import changed_settings
 from deduper.units import parse_duration
 from deduper.window.progress import BatchProgress
+from tests.bench.contenders import CONTENDERS, Contender
+from tests.bench.ends import TopicOutputs, topic_section, topic_stream
+from tests.bench.figures import LatencyResult
+from tests.bench.lanes import PIPELINES, remove_tables, service_config, shuffles
+from tests.bench.plan import LatencyPlan
+from tests.bench.topics import Topics
+from tests.bench.traffic import SCHEMA
+from tests.bench.workload import Workload
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ def _medians(windows: list[BatchProgress]) -> dict[str, float]:
 
 
 def _process(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "deduper.bench.traffic", *words], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-m", "tests.bench.traffic", *words], stdout=subprocess.PIPE, text=True)
 
 
 def _ended(process: subprocess.Popen[str]) -> int:

@@ -1,4 +1,4 @@
-"""PURE. The plan of a call of `deduper bench`: sizes, lanes, families of measures."""
+"""PURE. The plan of a call of `python -m tests.bench`: sizes, lanes, families of measures."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from deduper.bench.contenders import CONTENDERS, LATENCY, PRESETS, SINKS, STANDARD_OF_TOPICS, LaneSpec
-from deduper.bench.results.measures import LANES_OF, WITH_BAD_LINES
-from deduper.bench.workload import FORMATS, PAYLOADS, Payload, SourceFormat, Workload
 from deduper.errors import UsageError
 from deduper.units import parse_duration
+from tests.bench.contenders import CONTENDERS, LATENCY, PRESETS, SINKS, STANDARD_OF_TOPICS, LaneSpec
+from tests.bench.measures import LANES_OF, WITH_BAD_LINES
+from tests.bench.workload import FORMATS, PAYLOADS, Payload, SourceFormat, Workload
 
 _STANDARD = tuple(family for family, needed in LANES_OF.items() if set(needed) <= set(PRESETS["standard"]))
 PRESET_FAMILIES: dict[str, tuple[str, ...]] = {
@@ -75,17 +75,7 @@ class Plan:
 
     def state_lanes(self) -> list[LaneSpec]:
         """Ours with a million keys, and with the large state."""
-        return [
-            LaneSpec(
-                f"deduper at {keys:,} keys",
-                CONTENDERS["deduper"],
-                replace(self.workload, state_keys=keys),
-                self.shards,
-                x=float(keys),
-                is_seeded=True,
-            )
-            for keys in (SMALL_KEYS, LARGE_KEYS)
-        ]
+        return sweep_lanes("state", ("deduper",), self.workload, self.shards, (SMALL_KEYS, LARGE_KEYS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +94,129 @@ class LatencyPlan:
     warm_s: float = 20.0
     repeats: float = 0.2
     shards: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """One parameter varies (`name`, of SWEEPS), for some contenders on `workload`."""
+
+    name: str
+    contenders: tuple[str, ...]
+    workload: Workload
+    values: tuple[float, ...]
+    rounds: int
+    shards: int = 2
+
+    def lanes(self) -> list[LaneSpec]:
+        """A lane for each value and contender."""
+        return sweep_lanes(self.name, self.contenders, self.workload, self.shards, self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """A measure that starts processes: one of PROCESSES. `cores` are two numbers of cores to compare."""
+
+    name: str
+    keys: int = 50_000_000
+    cores: tuple[int, ...] = (1, 2)
+    contenders: tuple[str, ...] = ("deduper", "passthrough")
+    rounds: int = 3
+    shards: int = 2
+
+
+AnyPlan = Plan | LatencyPlan | SweepPlan | ProcessPlan
+
+PROCESSES = ("restart", "drop-bucket", "first-batch", "cores")
+SWEEPS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "state": ("keys of state", (1e5, 1e6, 5e6, 2e7, 1e8)),
+    "batch": ("rows a batch", (1e3, 1e4, 1e5, 1e6)),
+    "duplicates": ("share of repeated keys", (0.0, 0.2, 0.5, 0.9)),
+    "shards": ("shards", (1, 2, 4, 8)),
+    "payload": ("bytes of payload", (0, 100, 1000)),
+    "expiry": ("minutes of event time a batch", (1, 10, 60, 180)),
+}
+"""By name: the parameter that varies, and its values by default."""
+_OF_A_SWEEP = ("deduper", "passthrough", "watermark-hdfs")
+_MOST_STREAMED = 5_000_000
+
+
+def sweep_lanes(
+    name: str, contenders: Sequence[str], base: Workload, shards: int, values: Sequence[float] = ()
+) -> list[LaneSpec]:
+    """A lane for each contender and value; states too large for streaming have none of Spark's."""
+    lanes = []
+    for x in values or SWEEPS[name][1]:
+        workload = _varied(name, base, x)
+        for contender in map(CONTENDERS.__getitem__, contenders):
+            is_seeded = name == "state" and contender.is_service
+            is_stateless = contender.pipeline in ("plain", "exchanged", "widened")
+            if name == "state" and not is_seeded and not is_stateless and x > _MOST_STREAMED:
+                continue
+            lanes.append(
+                LaneSpec(
+                    name=f"{contender.name} at {x:,.12g}",
+                    contender=contender,
+                    workload=workload,
+                    shards=int(x) if name == "shards" else shards,
+                    x=float(x),
+                    # A contender without state need not read the rows that would fill it.
+                    is_seeded=is_seeded or is_stateless,
+                )
+            )
+    return lanes
+
+
+def _varied(name: str, base: Workload, x: float) -> Workload:
+    if name == "state":
+        return replace(base, state_keys=int(x))
+    if name == "batch":
+        return replace(base, batch_rows=int(x))
+    if name == "duplicates":
+        return replace(base, duplicates=x)
+    if name == "payload":
+        return replace(base, payload_bytes=int(x))
+    if name == "expiry":
+        return replace(base, batch_minutes=float(x))
+    return base
+
+
+def sweep_plan(
+    name: str,
+    contenders: Sequence[str] = (),
+    *,
+    values: Sequence[float] = (),
+    rows: int | None = None,
+    batches: int | None = None,
+    rounds: int | None = None,
+    shards: int | None = None,
+) -> SweepPlan:
+    """The plan of a sweep; `batches` are the measured ones of a turn."""
+    _known("--contender", contenders, tuple(CONTENDERS))
+    base = Workload(batch_rows=rows or 500_000, state_keys=SMALL_KEYS)
+    base = replace(base, batches_a_turn=1 + batches) if batches else base
+    return SweepPlan(name, tuple(contenders) or _OF_A_SWEEP, base, tuple(values), rounds or 2, shards or 2)
+
+
+def process_plan(
+    name: str,
+    contenders: Sequence[str] = (),
+    *,
+    keys: int | None = None,
+    cores: Sequence[float] = (),
+    rounds: int | None = None,
+    shards: int | None = None,
+) -> ProcessPlan:
+    """The plan of a measure that starts processes."""
+    _known("--contender", contenders, tuple(CONTENDERS))
+    chosen = ProcessPlan(name)
+    return replace(
+        chosen,
+        keys=keys or chosen.keys,
+        cores=tuple(map(int, cores)) or chosen.cores,
+        contenders=tuple(contenders) or chosen.contenders,
+        rounds=rounds or chosen.rounds,
+        shards=shards or chosen.shards,
+    )
 
 
 def plan(

@@ -1,12 +1,13 @@
-"""PURE. The values of measures, from the lanes of a run."""
+"""PURE. The values of measures, from the lanes of a run and from the times of processes."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from deduper.bench.results.figures import LaneResult, LatencyResult, rates, ratio, times
-from deduper.bench.results.targets import BARS, TARGETS, Reached
+from tests.bench.figures import LaneResult, LatencyResult, rates, ratio, times
+from tests.bench.targets import BARS, TARGETS, Reached
 
 WITH_BAD_LINES = "deduper, 1 % malformed"
 
@@ -89,12 +90,69 @@ def of_small_batches(lanes: Sequence[LaneResult]) -> list[Reached]:
 
 def of_states(lanes: Sequence[LaneResult]) -> list[Reached]:
     """The largest state against the smallest."""
-    found = sorted((lane for lane in lanes if lane.group == "state"), key=lambda lane: lane.x or 0)
+    found = sorted(
+        (lane for lane in lanes if lane.group == "state" and lane.contender == "deduper"), key=lambda lane: lane.x or 0
+    )
     if len(found) < 2:
         return [Reached(TARGETS["state"], None, "both states are needed")]
     small, large = found[0], found[-1]
     remark = f"{large.x:,.0f} keys against {small.x:,.0f}, both written straight into the store"
     return [Reached(TARGETS["state"], ratio(rates(large), rates(small)), large.failure or small.failure or remark)]
+
+
+def of_dropping(found: Mapping[int, Sequence[Mapping[str, float]]]) -> list[Reached]:
+    """Of each number of keys the median; the smallest and the largest."""
+    reached = []
+    for name, keys in zip(("drop-small-bucket", "drop-large-bucket"), sorted(found), strict=False):
+        waited = ("record", "tables", "pieces")
+        reported = ", ".join(f"{part} {statistics.median(run[part] for run in found[keys]):.1f}" for part in waited)
+        beside = statistics.median(run["beside"] for run in found[keys])
+        total = statistics.median(sum(run[part] for part in waited) for run in found[keys])
+        remark = f"{keys:,} keys: {reported} ms; beside the windows {beside:.1f} ms; {len(found[keys])} times"
+        reached.append(Reached(TARGETS[name], total, remark))
+    return reached
+
+
+def of_restarts(seconds: Mapping[str, Sequence[float]], keys: int) -> list[Reached]:
+    """From the process's start to its first commit."""
+    middle = {kind: statistics.median(values) for kind, values in seconds.items() if values}
+    if len(middle) < 3:
+        return [
+            Reached(TARGETS["restart-warm"], None, "no starts"),
+            Reached(TARGETS["restart-cold"], None, "no starts"),
+        ]
+    remark = f"{keys:,} keys; empty {middle['empty']:.1f} s, warm {middle['warm']:.1f} s, cold {middle['cold']:.1f} s"
+    return [
+        Reached(TARGETS["restart-warm"], middle["warm"] / middle["empty"], remark),
+        Reached(
+            TARGETS["restart-cold"],
+            middle["cold"] - middle["empty"],
+            "without resident tables; pieces may be in the page cache",
+        ),
+    ]
+
+
+def of_compiling(found: Mapping[str, Any]) -> list[Reached]:
+    """Kernels that a process after the first one compiles, and the cost of a forked worker's first call."""
+    starts = (
+        f"first start {found['first_start_seconds']:.1f} s with {found['compiled_first']} compiled, "
+        f"later {found['later_start_seconds']:.1f} s"
+    )
+    loading = f"kernels load in {found['load_seconds']:.2f} s before the fork"
+    return [
+        Reached(TARGETS["compiled-at-run"], float(found["compiled_later"]), starts),
+        Reached(TARGETS["first-judging"], max(0.0, found["first_call_ms"] - found["later_call_ms"]), loading),
+    ]
+
+
+def of_cores(by_cores: Mapping[int, Mapping[str, Sequence[float]]]) -> list[Reached]:
+    """The speed-up of ours; where the pipeline itself has less than the target, its own is the bar."""
+    least, most = min(by_cores), max(by_cores)
+    ours = ratio(by_cores[most].get("deduper", ()), by_cores[least].get("deduper", ()))
+    plain = ratio(by_cores[most].get("passthrough", ()), by_cores[least].get("passthrough", ()))
+    bar = None if plain is None or plain >= TARGETS["cores"].value else plain
+    remark = "" if plain is None else f"the pass-through has {plain:.2f}x from {least} to {most}"
+    return [Reached(TARGETS["cores"], ours, remark, bar)]
 
 
 def _bytes(with_first: LaneResult | None, without: LaneResult | None) -> list[Reached]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deduper.bench.workload import Workload
+from tests.bench.workload import Workload
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
