@@ -89,7 +89,11 @@ class Benchmark:
     @property
     def document(self) -> dict[str, Any]:
         """The results so far."""
-        found = [self.reached.get(target.name) or Reached(target, None, _how(target)) for target in TARGETS.values()]
+        found = [
+            self.reached.get(target.name) or Reached(target, None, _how(target))
+            for target in TARGETS.values()
+            if target.name in self.reached or target.family not in PROCESSES
+        ]
         return {
             **self._about,
             "measures": [reached.to_json() for reached in found],

@@ -1,4 +1,4 @@
-"""`replay-errors` and `inspect errors` of topics: every error record goes back once, whatever dies and whenever."""
+"""`replay-errors` and `errors` of topics: every error record goes back once, whatever dies and whenever."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_later_call_fences_an_earlier_one(replayed: Replayed) -> None:
 def test_errors_are_grouped_from_the_topic(replayed: Replayed) -> None:
     """By reason and detail, with the place of the first; of some windows only."""
     replayed.put([error(n, ("malformed", "tombstone")[n % 2], n // 4, source=replayed.source) for n in range(8)])
-    report = answer(replayed.file, "inspect", "errors", str(replayed.file))
+    report = answer(replayed.file, "errors", str(replayed.file))
     assert report["origin"] == f"topic {replayed.errors}"
     assert [(group["reason"], group["rows"], group["first_window"]) for group in report["groups"]] == [
         ("malformed", 4, 0),
@@ -211,7 +211,7 @@ def test_errors_are_grouped_from_the_topic(replayed: Replayed) -> None:
     ]
     assert report["groups"][0]["place"] == f"{replayed.source}-0@0"
     assert report["taken_rows"] == 10
-    assert answer(replayed.file, "inspect", "errors", str(replayed.file), "--window", "1")["rows"] == 4
+    assert answer(replayed.file, "errors", str(replayed.file), "--window", "1")["rows"] == 4
 
 
 @pytest.mark.night

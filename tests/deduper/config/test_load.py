@@ -234,7 +234,7 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     ],
 )
 def test_logins_are_never_printed_wherever_they_stand(tmp_path: Path, setting: str, value: str) -> None:
-    """In a message's own words as in what it quotes, and in `config show`."""
+    """In a message's own words as in what it quotes, and in `show`."""
     try:
         loaded = load_with_sources(written(tmp_path, TEXT), overrides=[f"{setting}={value}"], environment={})
     except ConfigError as error:

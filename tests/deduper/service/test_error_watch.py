@@ -46,7 +46,7 @@ def test_a_warning_names_reasons_cause_and_remedy(caplog: pytest.LogCaptureFixtu
     (line,), note = lines(caplog, [(0, 1000, 910)])
     said = (
         "91% of 1,000 rows are errors: 900 null_key (user: no such field), 10 malformed. "
-        f"Likely cause: {CAUSE}. See `deduper inspect errors`"
+        f"Likely cause: {CAUSE}. See `deduper errors`"
     )
     assert line == f"window 0: {said}"
     assert note == said

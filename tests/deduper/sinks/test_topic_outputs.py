@@ -219,8 +219,8 @@ def test_a_piece_whose_rows_went_to_a_topic_is_said_to_be_lost(mixed: Mixed) -> 
 
 @pytest.mark.slow
 def test_commands_answer_for_a_store_with_topics(mixed: Mixed) -> None:
-    """`inspect window` names topic and slots; verify, gc and repair end with 0 while the brokers are down."""
-    reported = CliRunner().invoke(app, ["inspect", "window", str(mixed.file), "0", "--json"])
+    """`status --window` names topic and slots; verify, gc and repair end with 0 while the brokers are down."""
+    reported = CliRunner().invoke(app, ["status", str(mixed.file), "--window", "0", "--json"])
     assert reported.exit_code == 0
     outputs = {output["port"]: output for output in json.loads(reported.stdout)["outputs"]}
     assert (outputs["error"]["topic"], outputs["error"]["slots"]) == ("err", [0, 2])

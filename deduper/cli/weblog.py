@@ -13,12 +13,9 @@ Layout of the directory:
 
 1. `access-NNNN.jsonl`, N = 0000, 0001, …: the lines in order of arrival. The modification time of a file is the arrival
    of its last line, so that the order by (modification time, path) is the order of arrival.
-2. `_weblog.json`: the summary. It comes last and names every file with its size: a directory with a file missing or of
-   another length is half written and is made again. Readers of the log skip names that begin with `_`.
-
-The files are made in `.<directory>.partial` beside it and moved in one by one, the summary last; the partial directory
-is removed at the very end. So a directory without a summary is a half-written log while the partial one exists, and
-otherwise belongs to the user and stays as it is.
+2. `_weblog.json`: the summary, which names every file with its size. It is empty until all files are there: a directory
+   with an empty summary, or with a file missing or of another length, is made again. Readers of the log skip names that
+   begin with `_`.
 """
 
 from __future__ import annotations
@@ -26,10 +23,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,11 +34,11 @@ import numpy.typing as npt
 DEFAULT_RECORDS: Final = 1_050_000
 DEFAULT_DAYS: Final = 4
 DEFAULT_SEED: Final = 7
-DEFAULT_START: Final = datetime(2025, 3, 3, tzinfo=UTC)
 MANIFEST: Final = "_weblog.json"
 SCHEMA: Final = "user string, id long, ts timestamp, page string, status int, bytes long, agent string"
 
 _FORMAT: Final = 1
+_START_MS: Final = 1_740_960_000_000  # 2025-03-03T00:00:00Z
 _S: Final = 1_000
 _MIN: Final = 60 * _S
 _H: Final = 60 * _MIN
@@ -71,118 +66,55 @@ class WeblogError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class WeblogFile:
-    """One file: its name inside the directory, and its size."""
-
-    name: str
-    records: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class WeblogSummary:
-    """The lines of the log, and the rows that each port must get.
+    """The log: its arguments, the rows of each port and of each reason of the error port, its files with their bytes.
 
-    records = first_copies + repeats + malformed + null_keys + poisoned = unique + duplicate + expired + error.
+    `sample` is the key, user and id, of a record that was sent several times near the end of the log: it is still
+    remembered after it.
     """
 
     records: int
     days: int
     seed: int
-    start: str
-    """ISO 8601, UTC."""
-    first_copies: int
-    """Good lines whose key was not in the log before; some of them late."""
-    repeats: int
-    """Good lines that were sent before, with the same key and the same time."""
-    late: int
-    """First copies that arrive a minute or more after their time, but within 24 h."""
-    too_late: int
-    """First copies that arrive more than 24 h after their time."""
-    stale_repeats: int
-    """Repeats that arrive more than 24 h after their time."""
-    malformed: int
-    """Lines that are no record: cut off, not text, a word where a number belongs, or empty."""
-    invalid_utf8: int
-    """Those of the malformed lines that are not text."""
-    null_keys: int
-    poisoned: int
-    unique: int
-    duplicate: int
-    expired: int
-    error: int
-    latest: str
-    """The greatest timestamp that is not poisoned, ISO 8601."""
-    sample_user: str
-    """With `sample_id`: a key that was sent several times near the end of the log, so that it is still remembered."""
-    sample_id: int
-    files: tuple[WeblogFile, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """All files together, without the summary itself."""
-        return sum(file.size_bytes for file in self.files)
-
-    def counts(self) -> dict[str, int]:
-        """The rows each port must get."""
-        return {name: getattr(self, name) for name in ("unique", "duplicate", "expired", "error")}
-
-    def error_reasons(self) -> dict[str, int]:
-        """The reasons the rows of the error port must have."""
-        return {
-            "malformed": self.malformed - self.invalid_utf8,
-            "invalid_utf8": self.invalid_utf8,
-            "null_key": self.null_keys,
-            "ahead_of_now": self.poisoned,
-        }
+    counts: dict[str, int]
+    error_reasons: dict[str, int]
+    sample: tuple[str, int]
+    files: dict[str, int]
 
 
 def write_weblog(
-    directory: Path,
-    *,
-    records: int = DEFAULT_RECORDS,
-    days: int = DEFAULT_DAYS,
-    seed: int = DEFAULT_SEED,
-    start: datetime = DEFAULT_START,
+    directory: Path, *, records: int = DEFAULT_RECORDS, days: int = DEFAULT_DAYS, seed: int = DEFAULT_SEED
 ) -> WeblogSummary:
     """The log in `directory`: made now, or found there whole from an earlier call with the same arguments.
 
     Files that a user has added under other names stay.
 
     Raises:
-        ValueError: fewer than 100 records, less than one day, or a start without a time zone.
+        ValueError: fewer than 100 records, or less than one day.
         WeblogError: the directory holds a log of other arguments, or files that are no such log.
     """
-    if records < 100 or days < 1 or start.tzinfo is None:
-        raise ValueError(
-            f"a log needs at least 100 records, one day and a start with a time zone: {records=}, {days=}, {start=}"
-        )
+    if records < 100 or days < 1:
+        raise ValueError(f"a log needs at least 100 records and one day: {records=}, {days=}")
     found = read_weblog(directory)
-    start_ms = int(start.timestamp() * 1000)
     if found is not None:
-        wanted = {"records": records, "days": days, "seed": seed, "start": _iso(start_ms)}
-        other = {name: getattr(found, name) for name, value in wanted.items() if getattr(found, name) != value}
+        wanted = {"records": records, "days": days, "seed": seed}
+        other = [f"{name} {getattr(found, name)}" for name, value in wanted.items() if getattr(found, name) != value]
         if other:
             raise WeblogError(
-                f"{directory} holds another log ({', '.join(f'{name} {value}' for name, value in other.items())}): "
-                "choose another directory, or remove this one"
+                f"{directory} holds another log ({', '.join(other)}): choose another directory, or remove this one"
             )
-        if is_whole(directory, found):
+        sizes = {entry.name: entry.stat().st_size for entry in directory.iterdir()}
+        if found.files.items() <= sizes.items():
             return found
-    partial = directory.with_name(f".{directory.name}.partial")
-    there = sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
-    if there and not (directory / MANIFEST).exists() and not partial.exists():
-        raise WeblogError(f"{directory} holds files of others ({there[0]}): choose another directory")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    summary = _write(partial, records, days, seed, start_ms)
-    directory.mkdir(exist_ok=True)
-    for name in there:
-        if _FILE_NAME.fullmatch(name):
-            (directory / name).unlink()
-    for name in (*(file.name for file in summary.files), MANIFEST):
-        (partial / name).replace(directory / name)
-    partial.rmdir()
+    directory.mkdir(parents=True, exist_ok=True)
+    names = sorted(entry.name for entry in directory.iterdir())
+    if names and MANIFEST not in names:
+        raise WeblogError(f"{directory} holds files of others ({names[0]}): choose another directory")
+    (directory / MANIFEST).write_bytes(b"")
+    for name in filter(_FILE_NAME.fullmatch, names):
+        (directory / name).unlink()
+    summary = _write(directory, records, days, seed)
+    (directory / MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(summary)}, indent=1) + "\n", "utf-8")
     return summary
 
 
@@ -192,15 +124,9 @@ def read_weblog(directory: Path) -> WeblogSummary | None:
         fields: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         if fields.pop("format") != _FORMAT:
             return None
-        return WeblogSummary(**{**fields, "files": tuple(WeblogFile(**file) for file in fields["files"])})
+        return WeblogSummary(**{**fields, "sample": tuple(fields["sample"])})
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-
-
-def is_whole(directory: Path, summary: WeblogSummary) -> bool:
-    """Whether every file of the summary is there in its full length."""
-    sizes = {entry.name: entry.stat().st_size for entry in directory.iterdir()}
-    return all(sizes.get(file.name) == file.size_bytes for file in summary.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,63 +232,48 @@ def _texts(log: _Log, payload: tuple[Ints, ...], rows: slice) -> Iterator[bytes]
         yield line
 
 
-def _write(directory: Path, records: int, days: int, seed: int, start_ms: int) -> WeblogSummary:
+def _write(directory: Path, records: int, days: int, seed: int) -> WeblogSummary:
     rng = np.random.Generator(np.random.PCG64(seed))
-    log = _lines(rng, records, days, start_ms)
+    log = _lines(rng, records, days, _START_MS)
     ends = ((0, 1000), (180, 90_000), (0, len(_STATUS)), (0, len(_AGENTS)))  # page, bytes, status, agent
     firsts = int(np.count_nonzero(~log.is_repeat))
     payload = tuple(rng.integers(*between, firsts) for between in ends)
-    starts = _file_starts(log, days, start_ms)
-    files = []
+    starts = _file_starts(log, days, _START_MS)
+    files = {}
     for index, (first, end) in enumerate(zip(starts, [*starts[1:], records], strict=True)):
         path = directory / f"access-{index:04d}.jsonl"
-        size = path.write_bytes(b"".join(_texts(log, payload, slice(first, end))))
+        files[path.name] = path.write_bytes(b"".join(_texts(log, payload, slice(first, end))))
         closed_ns = int(log.arrival_ms[end - 1]) * 1_000_000
         os.utime(path, ns=(closed_ns, closed_ns))
-        files.append(WeblogFile(path.name, end - first, size))
-    summary = _summary(log, days, seed, start_ms, tuple(files))
-    (directory / MANIFEST).write_text(json.dumps({"format": _FORMAT, **asdict(summary)}, indent=1) + "\n", "utf-8")
-    return summary
+    return _summary(log, days, seed, files)
 
 
-def _iso(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _summary(log: _Log, days: int, seed: int, start_ms: int, files: tuple[WeblogFile, ...]) -> WeblogSummary:
+def _summary(log: _Log, days: int, seed: int, files: dict[str, int]) -> WeblogSummary:
     good = log.is_good
     expired = good & (log.latest_before() - log.ts_ms >= _PERIOD_MS)
     admitted = np.flatnonzero(good & ~expired)
     copies = np.bincount(log.source[admitted])
     unique = int(np.count_nonzero(copies))
-
-    latest_ms = int(log.ts_ms[good].max())
-    recent = admitted[log.ts_ms[admitted] > latest_ms - 6 * _H]
+    recent = admitted[log.ts_ms[admitted] > log.ts_ms[good].max() - 6 * _H]
     sample = recent[np.argmax(copies[log.source[recent]])]
-
-    delay = log.arrival_ms - log.ts_ms
-    kinds = np.bincount(log.kind, minlength=4)
-    first = good & ~log.is_repeat
+    malformed, null_keys, poisoned = np.bincount(log.kind, minlength=4)[[_MALFORMED, _NULL_KEY, _POISONED]].tolist()
+    not_text = int(np.count_nonzero((log.kind == _MALFORMED) & (log.source % 5 == _NOT_TEXT)))
     return WeblogSummary(
         records=log.source.size,
         days=days,
         seed=seed,
-        start=_iso(start_ms),
-        first_copies=int(np.count_nonzero(first)),
-        repeats=int(np.count_nonzero(log.is_repeat)),
-        late=int(np.count_nonzero(first & (delay >= _MIN) & (delay <= _PERIOD_MS))),
-        too_late=int(np.count_nonzero(first & (delay > _PERIOD_MS))),
-        stale_repeats=int(np.count_nonzero(log.is_repeat & (delay > _PERIOD_MS))),
-        malformed=int(kinds[_MALFORMED]),
-        invalid_utf8=int(np.count_nonzero((log.kind == _MALFORMED) & (log.source % 5 == _NOT_TEXT))),
-        null_keys=int(kinds[_NULL_KEY]),
-        poisoned=int(kinds[_POISONED]),
-        unique=unique,
-        duplicate=admitted.size - unique,
-        expired=int(np.count_nonzero(expired)),
-        error=int(log.source.size - np.count_nonzero(good)),
-        latest=_iso(latest_ms),
-        sample_user=f"u{int(log.user[sample]):06d}",
-        sample_id=int(log.number[sample]),
+        counts={
+            "unique": unique,
+            "duplicate": admitted.size - unique,
+            "expired": int(np.count_nonzero(expired)),
+            "error": malformed + null_keys + poisoned,
+        },
+        error_reasons={
+            "malformed": malformed - not_text,
+            "invalid_utf8": not_text,
+            "null_key": null_keys,
+            "ahead_of_now": poisoned,
+        },
+        sample=(f"u{int(log.user[sample]):06d}", int(log.number[sample])),
         files=files,
     )

@@ -1,4 +1,4 @@
-"""What `doctor` says of a machine, and of files that a login needs."""
+"""What `check` says of a machine, and of files that a login needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from deduper.admin import doctor
+from deduper.admin import diagnosis
 from deduper.cli.main import app
 from deduper.config.load import load_config
 from deduper.config.model import Config
@@ -59,7 +59,7 @@ def written(directory: Path, source: str) -> Path:
 
 def errors(file: Path) -> list[tuple[str, str]]:
     """Check and text of what would keep the job from starting."""
-    found = doctor.diagnose(load_config(file)).diagnostics
+    found = diagnosis.diagnose(load_config(file)).diagnostics
     assert all(diagnostic.remedy for diagnostic in found if diagnostic.severity is Severity.ERROR)
     return [(diagnostic.check, diagnostic.what) for diagnostic in found if diagnostic.severity is Severity.ERROR]
 
@@ -67,9 +67,9 @@ def errors(file: Path) -> list[tuple[str, str]]:
 def test_a_sound_machine_is_healthy(job: Path) -> None:
     """Exit code 0, in both forms; nothing is made on disk."""
     before = sorted(job.parent.rglob("*"))
-    text = CliRunner().invoke(app, ["doctor", str(job)], env={"COLUMNS": "300"})
+    text = CliRunner().invoke(app, ["check", str(job)], env={"COLUMNS": "300"})
     assert (text.exit_code, "ready to start" in text.stdout) == (0, True), text.output
-    answer = CliRunner().invoke(app, ["doctor", str(job), "--json"])
+    answer = CliRunner().invoke(app, ["check", str(job), "--json"])
     assert json.loads(answer.stdout)["healthy"] is True
     assert sorted(job.parent.rglob("*")) == before
 
@@ -78,7 +78,7 @@ def test_all_that_is_wrong_is_told_at_once(job: Path, tmp_path: Path, monkeypatc
     """Java, a file in the way and brokers that are down, in one answer with exit code 3."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
     (tmp_path / "state").write_text("in the way", encoding="utf-8")
-    answer = CliRunner().invoke(app, ["doctor", str(written(tmp_path, kafka())), "--json"])
+    answer = CliRunner().invoke(app, ["check", str(written(tmp_path, kafka())), "--json"])
     assert answer.exit_code == 3
     found = json.loads(answer.stdout)
     wrong = {diagnostic["check"] for diagnostic in found["diagnostics"] if diagnostic["severity"] == "error"}
@@ -107,7 +107,7 @@ def test_little_room_is_told_before_it_is_none(job: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(folders.shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(free, 0, free))
         reported = [
             diagnostic.severity
-            for diagnostic in doctor.diagnose(load_config(job)).diagnostics
+            for diagnostic in diagnosis.diagnose(load_config(job)).diagnostics
             if diagnostic.check in ("space", "folders")
         ]
         assert set(reported) == {severity}, free
@@ -139,7 +139,7 @@ def test_this_machine_says_on_what_a_path_lies() -> None:
 def test_a_store_on_the_network_is_a_warning(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks and renames may not hold there."""
     monkeypatch.setattr(folders, "file_system_of", lambda *_: "nfs4")
-    found = doctor.diagnose(load_config(job))
+    found = diagnosis.diagnose(load_config(job))
     assert [diagnostic.place for diagnostic in found.diagnostics if diagnostic.check == "disk"] == ["store"]
     assert found.is_healthy
 
@@ -174,9 +174,9 @@ def test_a_copy_of_a_store_is_told(job: Path) -> None:
     shutil.copytree(job.parent, copied)
     (reported,) = [
         diagnostic
-        for diagnostic in doctor.diagnose(load_config(copied / job.name, environment={})).diagnostics
+        for diagnostic in diagnosis.diagnose(load_config(copied / job.name, environment={})).diagnostics
         if "copy" in diagnostic.what
     ]
     assert (reported.severity, reported.check) == (Severity.WARNING, "owner")
     assert str(log.root.local) in reported.what
-    assert "is a copy of" not in str(doctor.diagnose(load_config(job, environment={})).diagnostics)
+    assert "is a copy of" not in str(diagnosis.diagnose(load_config(job, environment={})).diagnostics)

@@ -4,7 +4,7 @@
     DIRECTORY/deduper.yaml    the config, written once; a user's changes stay
     DIRECTORY/state/weblog    the store
     DIRECTORY/out/<port>      the four outputs
-    DIRECTORY/report.md       the result, rewritten by every run
+    DIRECTORY/table.yaml      loads the unique rows into a Delta table; written once
 
 Every step is safe to repeat, and an interrupted run continues from the last commit. The expected result is known while
 log and config are unchanged.
@@ -15,22 +15,25 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
+from rich.table import Table
 
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.records import CommitRecord, LogState
+from bucket_store.log.records import LogState
 from bucket_store.places.local import local_place
-from deduper.cli.quickstart.report import ALL, NUMBERS, Expected, Outcome, Table
-from deduper.cli.quickstart.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
 from deduper.cli.terminal import counted
+from deduper.cli.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
 from deduper.config.load import load_config
+from deduper.config.sections import PORTS
+from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import CheckFailedError, UsageError
 from deduper.units import approximate_size
 from deduper.window.progress import progress_line
@@ -43,9 +46,11 @@ if TYPE_CHECKING:
     from deduper.config.model import Config
     from deduper.window.progress import BatchProgress, RunSummary
 
+_ALL: Final = "all"
+"""The row that sums the ports up."""
 CONFIG_TEXT: Final = f"""\
 # A deduplication job: every record of in/ leaves as unique, duplicate, expired or error, exactly once.
-# Relative paths start at this file's folder. `deduper config schema` describes every setting.
+# Relative paths start at this file's folder. `deduper show --schema` describes every setting.
 name: weblog
 
 source:
@@ -80,6 +85,13 @@ sinks:
 trigger: 10s                      # how often `deduper run` looks for new files
 """
 
+_TABLE_TEXT: Final = """\
+# `deduper table load` adds the unique rows to a Delta Lake table; those that it has are not added again.
+source: {path: "out/unique/*.parquet"}
+table: {path: table, format: delta}
+key: [user, id]
+"""
+
 
 class Run(Protocol):
     """`deduper.service.job.run`, or a stand-in for it in tests."""
@@ -100,7 +112,7 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
 
     Raises:
         UsageError: fewer than 100 records, or the directory has other contents.
-        CheckFailedError: the result differs from the expected one; the table and the report show where.
+        CheckFailedError: the result differs from the expected one; the table shows where.
         And whatever the job raises.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -111,34 +123,39 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
         raise UsageError(str(error)) from error
     console.print(
         f"Log      {_shown(directory / 'in')}/: {log.records:,} lines of {log.days} days in {len(log.files)} files, "
-        f"{approximate_size(log.size_bytes)} ({time.monotonic() - started:.1f} s)"
+        f"{approximate_size(sum(log.files.values()))} ({time.monotonic() - started:.1f} s)"
     )
     config_file = directory / "deduper.yaml"
-    if not config_file.exists():
-        _write_whole(config_file, CONFIG_TEXT)
+    for file, text in ((config_file, CONFIG_TEXT), (directory / "table.yaml", _TABLE_TEXT)):
+        if not file.exists():
+            _write_whole(file, text)
     console.print(f"Config   {_shown(config_file)}")
     # Not the environment: DEDUPER__STORE__URL of a real job must not take the keys of a demo.
     config = load_config(config_file, environment={})
 
-    before, _ = _read_store(config.store.path)
+    before = _read_store(config.store.path)
     judged, summary = _judge(config, log.records, sum(before.totals.values()), console, run)
     if summary.stopped_by == "signal":
         console.print("Stopped before the end. The same command continues from the last committed window.")
         return
 
-    state, windows = _read_store(config.store.path)
-    expected, why_not = _expected(directory / "in", log, config_file.read_text(encoding="utf-8"))
-    outcome = Outcome(state, windows, expected)
-    report = directory / "report.md"
-    remarks = [remark for remark in (_done(before, state, judged, summary), why_not) if remark]
-    places = [*_places(config), ("report", _shown(report))]
-    _write_whole(
-        report, outcome.as_markdown(remarks=remarks, places=places, config_text=config_file.read_text("utf-8"))
-    )
-
-    _print_result(console, outcome, remarks, places, _next_steps(directory, log, config_file))
-    if not outcome.is_as_expected:
-        raise CheckFailedError(f"the result differs from the expected one; {_shown(report)} shows where")
+    state = _read_store(config.store.path)
+    why_not = _why_unknown(directory / "in", log, config_file.read_text(encoding="utf-8"))
+    expected = None if why_not else log
+    console.print()
+    for remark in filter(None, (_done(before, state, judged, summary), why_not)):
+        console.print(remark)
+    results = [_ports_table(state, expected), _reasons_table(state, expected)]
+    for table, _ in results:
+        console.print(table)
+    for name, place in _places(config):
+        console.print(f"  {name:10} {place}", highlight=False, markup=False, soft_wrap=True)
+    console.print("\n[bold]Next steps[/bold]")
+    for why, command in _next_steps(directory, log, config_file):
+        console.print(f"  [dim]# {why}[/dim]", highlight=False, soft_wrap=True)
+        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
+    if not all(is_right for _, is_right in results):
+        raise CheckFailedError("the result differs from the expected one; the tables show where")
 
 
 def _judge(
@@ -163,26 +180,6 @@ def _judge(
     return judged, summary
 
 
-def _print_result(
-    console: Console,
-    outcome: Outcome,
-    remarks: Sequence[str],
-    places: Sequence[tuple[str, str]],
-    next_steps: Sequence[tuple[str, str]],
-) -> None:
-    console.print()
-    for remark in remarks:
-        console.print(remark)
-    for table in (outcome.ports_table(), outcome.reasons_table()):
-        console.print(_rich(table))
-    for name, place in places:
-        console.print(f"  {name:10} {place}", highlight=False, markup=False, soft_wrap=True)
-    console.print("\n[bold]Next steps[/bold]")
-    for why, command in next_steps:
-        console.print(f"  [dim]# {why}[/dim]", highlight=False, soft_wrap=True)
-        console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
-
-
 def _progress_bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
@@ -194,24 +191,61 @@ def _progress_bar(console: Console) -> Progress:
     )
 
 
-def _read_store(path: Path) -> tuple[LogState, list[CommitRecord]]:
-    """The state of a store and its windows, oldest first; an empty one when there is none yet."""
+def _read_store(path: Path) -> LogState:
+    """The state of a store; an empty one when there is none yet."""
     try:
-        log = CommitLog.open(local_place(path))
+        return CommitLog.open(local_place(path)).state
     except StoreMissingError:
-        return LogState(), []
-    return log.state, [record.body for record in log.records() if isinstance(record.body, CommitRecord)]
+        return LogState()
 
 
-def _expected(log_directory: Path, log: WeblogSummary, config_text: str) -> tuple[Expected | None, str]:
-    """The expected result; or why it is unknown."""
+def _why_unknown(log_directory: Path, log: WeblogSummary, config_text: str) -> str:
+    """Why the expected result is unknown; empty if it is known."""
     if config_text != CONFIG_TEXT:
-        return None, "The config was edited, so there is no expected result."
-    generated = {MANIFEST, *(file.name for file in log.files)}
-    added = sorted(entry.name for entry in log_directory.iterdir() if entry.name not in generated)
-    if added:
-        return None, f"The log has files of your own ({', '.join(added[:3])}), so there is no expected result."
-    return Expected(log.counts(), log.error_reasons()), ""
+        return "The config was edited, so there is no expected result."
+    added = sorted(entry.name for entry in log_directory.iterdir() if entry.name not in (MANIFEST, *log.files))
+    return f"The log has files of your own ({', '.join(added[:3])}), so there is no expected result." if added else ""
+
+
+def _ports_table(state: LogState, expected: WeblogSummary | None) -> tuple[Table, bool]:
+    """Rows and share of each port and of all, beside the expected rows; and whether they are as expected."""
+    counts = {port: state.totals.get(port, 0) for port in PORTS}
+    counts[_ALL] = rows = sum(counts.values())
+    wanted = None if expected is None else {**expected.counts, _ALL: expected.records}
+    table = _table("Result", ("port", "left"), ("rows", "right"), ("share", "right"), wanted=wanted)
+    for port, found in counts.items():
+        cells = (port, f"{found:,}", f"{found / max(1, rows):.2%}", *_compared(found, wanted, port))
+        table.add_row(*cells, style="bold" if port == _ALL else None)
+    return table, wanted is None or counts == wanted
+
+
+def _reasons_table(state: LogState, expected: WeblogSummary | None) -> tuple[Table, bool]:
+    """Rows of each reason that occurs or was expected, grouped as the ports are; and whether they are as expected."""
+    found = +Counter(state.reason_totals)
+    wanted = None if expected is None else expected.error_reasons
+    table = _table("Reasons", ("reason", "left"), ("port", "left"), ("rows", "right"), wanted=wanted)
+    names = {*found, *(wanted or ())}
+    for name in sorted(names, key=lambda name: (PORTS.index(PORT_OF_REASON[name]), -found[name], name)):
+        table.add_row(name, PORT_OF_REASON[name], f"{found[name]:,}", *_compared(found[name], wanted, name))
+    return table, all(found[reason] == rows for reason, rows in (wanted or {}).items())
+
+
+def _table(title: str, *columns: tuple[str, JustifyMethod], wanted: Mapping[str, int] | None) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=True)
+    more: tuple[tuple[str, JustifyMethod], ...] = () if wanted is None else (("expected", "right"), ("", "left"))
+    for name, justify in (*columns, *more):
+        table.add_column(name, justify=justify, no_wrap=name == columns[0][0])
+    return table
+
+
+def _compared(found: int, expected: Mapping[str, int] | None, name: str) -> tuple[str, ...]:
+    """The cells beside a count: none if nothing is expected, empty ones if nothing is expected for this name."""
+    if expected is None:
+        return ()
+    if name not in expected:
+        return "", ""
+    wanted = expected[name]
+    return f"{wanted:,}", "as expected" if found == wanted else f"differs by {found - wanted:+,}"
 
 
 def _done(before: LogState, after: LogState, judged: Sequence[BatchProgress], summary: RunSummary) -> str:
@@ -236,13 +270,13 @@ def _places(config: Config) -> list[tuple[str, str]]:
 def _next_steps(directory: Path, log: WeblogSummary, config_file: Path) -> list[tuple[str, str]]:
     """Pairs of a purpose and the command to type."""
     config = _typed(config_file)
-    last = directory / "in" / log.files[-1].name
+    last = directory / "in" / max(log.files)
     again = last.with_name(f"again-{last.name}")
     read = "import sys, pyarrow.dataset as d; print(d.dataset(sys.argv[1]).head(2).to_pylist())"
     steps = [
         ("the contents of the store", f"deduper status {config}"),
-        ("a page with plots", f"deduper report {config} --out {_typed(directory / 'report.html')}"),
-        ("the first copy of a key", f"deduper inspect key {config} {log.sample_user} {log.sample_id}"),
+        ("a page with plots", f"deduper status {config} --page {_typed(directory / 'status.html')}"),
+        ("every copy of a key, and its verdict", f"deduper explain {config} {log.sample[0]} {log.sample[1]}"),
         (
             "the rows of a port, with _dedup",
             f"python -c '{read}' {_typed(directory / 'out' / 'duplicate')}",
@@ -251,19 +285,14 @@ def _next_steps(directory: Path, log: WeblogSummary, config_file: Path) -> list[
             "a file delivered twice: none of its rows is unique",
             f"cp {_typed(last)} {_typed(again)} && deduper run --once {config}",
         ),
+        (
+            "a Delta table of the unique rows; a second load adds none",
+            f"deduper table load {_typed(directory / 'table.yaml')}",
+        ),
     ]
     if sys.prefix != sys.base_prefix:
         steps.insert(0, ("once in a new shell", f". {_typed(Path(sys.prefix) / 'bin' / 'activate')}"))
     return steps
-
-
-def _rich(table: Table) -> RichTable:
-    shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=True)
-    for index, name in enumerate(table.head):
-        shown.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=index == 0)
-    for row in table.rows:
-        shown.add_row(*row, style="bold" if row[0] == ALL else None)
-    return shown
 
 
 def _write_whole(file: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`deduper doctor`: the checks of a start, all of them at once. Changes nothing that a job or its store is made of.
+"""`deduper check`: the checks of a start, all of them at once. Changes nothing that a job or its store is made of.
 
 The checks are those that `deduper run` requires, in `preflight.checks`.
 """

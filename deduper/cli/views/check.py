@@ -1,11 +1,11 @@
-"""The answer of `doctor` as text."""
+"""The answer of `check` as text."""
 
 from __future__ import annotations
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.admin.doctor import Diagnosis
+from deduper.admin.diagnosis import Diagnosis
 from deduper.cli.terminal import counted, pairs
 from deduper.diagnostics import Severity
 
