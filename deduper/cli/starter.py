@@ -50,8 +50,7 @@ expiry:                           # when a key is forgotten
 store:
   url: "rocksdb:state/{name}"     # rocksdb:PATH | file:PATH
   shards: 4                       # slices of the key space; later only by `deduper reshard`
-  memory: 2GiB                    # maximum bytes of tables in memory
-  table_disk: 16GiB               # maximum bytes of tables on the local disk
+  memory: 2GiB                    # maximum bytes of tables in memory; eight times as many on the local disk
   first_seen: true                # every duplicate names its first copy; costs 34 bytes of memory and 16 of disk a key
 
 sinks:                            # parquet | json | csv | kafka | none, each in a directory of its own
