@@ -42,7 +42,7 @@ format: setup ## put the code into its form
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
 
 bench: setup ## the service beside the same pipeline without it and Spark's own dedup; PRESET=quick, standard, all
-	@.venv/bin/deduper bench --preset $(or $(PRESET),standard)
+	@.venv/bin/python -m tests.bench --preset $(or $(PRESET),standard)
 
 clean: ## remove caches and the demo; .venv stays
 	@rm -rf demo demo-kafka bench build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis \

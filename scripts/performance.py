@@ -1,4 +1,4 @@
-"""Fills the tables of docs/performance.md from the documents that `deduper bench` writes.
+"""Fills the tables of docs/performance.md from the documents that `python -m tests.bench` writes.
 
     python scripts/performance.py broker-100k=kafka/bench.json latency=1000/bench.json latency=20000/bench.json
 
@@ -51,8 +51,8 @@ def _about(document: Mapping[str, Any]) -> str:
     loads = [turn["load"] for lane in document["lanes"] for turn in lane["turns"]]
     loads += [result["load"] for result in document.get("latency", ())]
     between = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown"
-    shown = re.sub(r" --(out|bootstrap-servers) \S+", "", " ".join(document["command"][1:]))
-    return f"`deduper {shown}`, load {between}, {document['machine']['cores']} cores."
+    shown = re.sub(r" --(out|bootstrap-servers) \S+", "", " ".join(document["command"]))
+    return f"`{shown}`, load {between}, {document['machine']['cores']} cores."
 
 
 def _contenders(document: Mapping[str, Any]) -> list[str]:

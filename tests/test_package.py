@@ -105,11 +105,9 @@ SHELLS = {
 
 
 @pytest.mark.slow
-@pytest.mark.night(but=["inspect win-window-bash", "inspect win-window-zsh"])
+@pytest.mark.night(but=["table roll-rollback-bash", "table roll-rollback-zsh"])
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize(
-    ("words", "found"), [("qui", "quickstart"), ("inspect win", "window"), ("config val", "validate")]
-)
+@pytest.mark.parametrize(("words", "found"), [("qui", "quickstart"), ("table roll", "rollback"), ("che", "check")])
 def test_shells_complete_commands(shell: str, words: str, found: str) -> None:
     """The shell itself evaluates the script that `--show-completion` prints, and asks it for the rest of a word."""
     if shutil.which(shell) is None:

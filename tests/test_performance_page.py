@@ -1,4 +1,4 @@
-"""docs/performance.md gets its tables from the documents of `deduper bench`."""
+"""docs/performance.md gets its tables from the documents of `python -m tests.bench`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_table_is_replaced_by_the_figures_of_a_run(performance: ModuleType, do
     assert page.endswith("<!-- figures some: end -->\nafter\n")
     assert "| **deduper** | 16,166 (10,504 to 19,936) | 4 |  |" in page
     assert "| passthrough | 89,187 (41,356 to 132,626) | 4 | 0.18 x |" in page
-    assert "`deduper bench --preset quick`, load 7.2 to 7.9, 2 cores." in page
+    assert "`python -m tests.bench --preset quick`, load 7.2 to 7.9, 2 cores." in page
     assert "old" not in page
     assert performance.filled(page, "some", document) == page
 

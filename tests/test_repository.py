@@ -14,9 +14,9 @@ from hypothesis import settings
 from typer.main import get_command
 
 from deduper.cli.main import app
-from deduper.cli.quickstart.report import PORTS
-from deduper.cli.quickstart.weblog import write_weblog
+from deduper.cli.weblog import write_weblog
 from deduper.config.load import load_config
+from deduper.config.sections import PORTS
 
 COMMANDS: Any = get_command(app)
 ROOT = Path(__file__).parent.parent
@@ -202,7 +202,7 @@ def test_the_result_in_the_readme_is_the_default_quickstart() -> None:
         log = write_weblog(Path(directory) / "in", records=options["records"], seed=options["seed"])
     (picture,) = re.findall(r"```\n(  port.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     rows = {line.split()[0]: line.split()[1] for line in picture.splitlines()[1:]}
-    assert rows == {**{port: f"{n:,}" for port, n in log.counts().items()}, "all": f"{log.records:,}"}
+    assert rows == {**{port: f"{n:,}" for port, n in log.counts.items()}, "all": f"{log.records:,}"}
 
 
 def test_every_command_is_in_the_readme_and_exists() -> None:

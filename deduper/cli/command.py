@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+
+class Panel(StrEnum):
+    """The groups of `deduper --help`, in its order."""
+
+    RUN = "Run"
+    LOOK = "Look"
+    MEND = "Mend"
+    MOVE = "Move"
+    TABLES = "Tables"
+    RANGES = "Ranges"
+
+
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
@@ -36,19 +49,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
-config_app = typer.Typer(
-    help="Check a config file, show the effective settings, describe every setting.",
-    no_args_is_help=True,
-    context_settings=CONTEXT,
-)
-inspect_app = typer.Typer(
-    help="Inspect a store: one key, one window, one bucket, its errors.",
-    no_args_is_help=True,
-    context_settings=CONTEXT,
-)
-app.add_typer(config_app, name="config")
-app.add_typer(inspect_app, name="inspect")
-
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.", show_default=False)]
 StoreArgument = Annotated[
     str,
@@ -77,16 +77,18 @@ BASIC = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE)
 READING = (*BASIC, ExitCode.UNHEALTHY, ExitCode.INTEGRITY)
 
 
-def command(group: typer.Typer, name: str, *codes: ExitCode, raw_values: bool = False) -> Callable[..., Any]:
+def command(
+    group: typer.Typer, name: str, *codes: ExitCode, panel: Panel | None = None, raw_values: bool = False
+) -> Callable[..., Any]:
     """Registers a command, lists its exit codes in its help, and turns its errors into messages and exit codes.
 
-    `raw_values` lets an argument begin with a dash, as negative numbers do.
+    `panel`: its group in the help. `raw_values` lets an argument begin with a dash, as negative numbers do.
     """
     epilog = "Exit codes: " + "; ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in codes)
     context = {**CONTEXT, "ignore_unknown_options": raw_values}
 
     def register(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        group.command(name, epilog=epilog, context_settings=context)(_with_exit_codes(function))
+        group.command(name, epilog=epilog, context_settings=context, rich_help_panel=panel)(_with_exit_codes(function))
         return function
 
     return register

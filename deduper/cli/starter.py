@@ -7,10 +7,9 @@ from __future__ import annotations
 
 STARTER = """\
 # A deduplication job: every record leaves as unique, duplicate, expired or error, exactly once.
-#   deduper config validate {file}      checks this file
-#   deduper doctor {file}               checks what the job needs
-#   deduper run {file}                  starts the job
-#   deduper config schema {blank}      describes every setting for editors
+#   {check}checks this file, and what the job needs
+#   {run}starts the job
+#   {schema}describes every setting, for editors
 # Relative paths start at this file's folder. ${{VAR}} and ${{VAR:-default}} are filled in from the environment;
 # any setting can also be given as DEDUPER__STORE__SHARDS=8 or --set store.shards=8.
 
@@ -51,8 +50,7 @@ expiry:                           # when a key is forgotten
 store:
   url: "rocksdb:state/{name}"     # rocksdb:PATH | file:PATH
   shards: 4                       # slices of the key space; later only by `deduper reshard`
-  memory: 2GiB                    # maximum bytes of tables in memory
-  table_disk: 16GiB               # maximum bytes of tables on the local disk
+  memory: 2GiB                    # maximum bytes of tables in memory; eight times as many on the local disk
   first_seen: true                # every duplicate names its first copy; costs 34 bytes of memory and 16 of disk a key
 
 sinks:                            # parquet | json | csv | kafka | none, each in a directory of its own
@@ -71,4 +69,6 @@ spark: {{}}                         # settings of Spark, such as spark.driver.me
 
 def starter_config(file: str, name: str) -> str:
     """The text of a first configuration for a job of this name, to be written to `file`."""
-    return STARTER.format(file=file, name=name, blank=" " * (len(file) + 2))
+    commands = {"check": f"deduper check {file}", "run": f"deduper run {file}", "schema": "deduper show --schema"}
+    width = max(map(len, commands.values())) + 2
+    return STARTER.format(name=name, **{part: command.ljust(width) for part, command in commands.items()})

@@ -14,7 +14,6 @@ from deduper.config.apart import before_wildcards
 from deduper.config.values import (
     Count,
     Delimiter,
-    Duration,
     PortUrl,
     Schema,
     Section,
@@ -37,10 +36,6 @@ class FilesSource(Section):
         alias="schema",
         description="Columns as Spark DDL",
         examples=['"user string, id long, ts timestamp"'],
-    )
-    forget_after: Duration = Field(
-        default=7 * 86_400_000_000,
-        description="Time until a removed file is forgotten; if it comes back earlier, it is not read again",
     )
     max_files_per_batch: Count = Field(default=1000, ge=1, description="Maximum number of files in a window")
     header: bool = Field(

@@ -57,16 +57,12 @@ class StoreConfig(Section):
     )
     shards: Count = Field(default=4, ge=1, le=4096, description="Slices of the key space; `deduper reshard` changes it")
     memory: Size = Field(
-        default=2 * 2**30, description="Maximum bytes of tables in memory (/dev/shm), over all processes"
+        default=2 * 2**30,
+        description="Maximum bytes of tables in memory (/dev/shm), over all processes; on the local disk there may be "
+        "eight times as many",
     )
-    table_disk: Size = Field(default=16 * 2**30, description="Maximum bytes of tables on the local disk")
     tables: PathOrAuto = Field(
         default="auto", description="Folder for tables on disk; auto: the machine's temporary folder"
-    )
-    piece_cache: Size = Field(
-        default=4 * 2**30,
-        description="Maximum bytes of copies of pieces on the local disk of each host, for a store in HDFS or an "
-        "object store",
     )
     first_seen: bool = Field(
         default=True, description="Keep the place of each key's first copy; fixed for the store's life"
@@ -183,14 +179,10 @@ class SinksConfig(Section):
 class HealthConfig(Section):
     """Limits of `/healthz`: beyond one of them it answers 503, with the reason."""
 
-    window: Duration = Field(default=900_000_000, description="A window that runs longer is stuck")
-    publish: Duration = Field(
-        default=600_000_000, description="A committed window that is not published by then is stuck"
+    window: Duration = Field(
+        default=900_000_000,
+        description="A window that runs longer is stuck; while input waits, one is committed at least so often",
     )
-    commit: Duration = Field(
-        default=600_000_000, description="While input waits, a window is committed at least so often, the first one too"
-    )
-    brokers: Duration = Field(default=300_000_000, description="The brokers report the source's ends at least so often")
     disk_free: Size = Field(default=256 * 2**20, description="Least room for the store and for each port of files")
 
 
@@ -218,16 +210,6 @@ class LeakMeterConfig(Section):
         description="One key of so many is in the sample, a power of two; 0: no meter",
         examples=["256"],
     )
-    periods: Count = Field(
-        default=2, ge=1, le=1000, description="The sample remembers a key for so many periods", examples=["2"]
-    )
-    keys: Count = Field(
-        default=65_536,
-        ge=1024,
-        le=2**24,
-        description="The most keys in the sample, 110 bytes each; when it is full, half of them leave",
-        examples=["65536"],
-    )
 
     @field_validator("sample")
     @classmethod
@@ -243,7 +225,6 @@ class ErrorsConfig(Section):
     warn_share: ShareOrOff = Field(
         default=0.5, description="Warn when more than this share of a window's records are errors"
     )
-    warn_every: Duration = Field(default=600_000_000, description="Time between two such warnings")
 
 
 def _read_key(value: object) -> object:

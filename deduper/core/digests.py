@@ -1,6 +1,6 @@
 """The digest of a dedup key, computed in Python: bit for bit what `sources.digest_columns` computes in Spark's JVM.
 
-For `inspect key`, for tests, and as the definition. A digest is 128 bits, (hi, lo), both unsigned here and bigint in
+For `explain`, for tests, and as the definition. A digest is 128 bits, (hi, lo), both unsigned here and bigint in
 Spark; (0, 0) marks an empty slot in the store's tables, so it becomes (0, 1). The salt is the store's own secret:
 without it, nobody can prepare keys that collide.
 

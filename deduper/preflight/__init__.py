@@ -1,4 +1,4 @@
-"""The checks before a start: one list, which `run` requires and `doctor` shows.
+"""The checks before a start: one list, which `run` requires and `check` shows.
 
 Doors: `checks.require`, `checks.examine`, `machine.file_system_of`, `connections.cannot_listen`, `disk_room.disk_room`,
 and for commands without a job's config `elsewhere.reachable`, `hadoop.here`. Reads the machine, the store, the ports'

@@ -1,7 +1,7 @@
 """The list of all checks, in the order in which a start meets them.
 
 `require` is for a start: it ends at the first failure, with the error's own exit code. `examine` is for a person: it
-shows the failures of all checks, warnings and notes. Both go through the same list, so a job that `doctor` calls
+shows the failures of all checks, warnings and notes. Both go through the same list, so a job that `check` calls
 ready passes these checks. What only Spark's session or the first window can show is found there.
 """
 

@@ -85,7 +85,7 @@ class Deduper:
             `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
         on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
         take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
-        settings: any other setting of `store` (`table_disk`, `tables`, `piece_cache`, `first_seen`), `shared_folders`,
+        settings: any other setting of `store` (`tables`, `first_seen`), `shared_folders`,
             and the sections `leak_meter` and `errors`.
 
     Raises:
@@ -316,7 +316,7 @@ class Deduper:
         return config
 
 
-_OF_STORE = ("table_disk", "tables", "piece_cache", "first_seen")
+_OF_STORE = ("tables", "first_seen")
 _FROM_CONFIG = (*("name", "key", "null_keys", "digest", "expiry", "store", "leak_meter", "errors", "shared_folders"),)
 
 

@@ -12,6 +12,8 @@ from deduper.window.progress import BatchProgress, ErrorGroup, error_note
 
 logger = logging.getLogger(__name__)
 
+_WARN_EVERY_S = 600.0
+"""A warning is for a person; the metrics have every window."""
 _MOST_GROUPS = 3
 _MOST_KEPT = 1000
 
@@ -19,7 +21,7 @@ _MOST_KEPT = 1000
 class ErrorWatch:
     """The errors of a run, window by window.
 
-    A warning is logged at the first window above the share, then at most once in `warn_every`, and a line when a window
+    A warning is logged at the first window above the share, then at most once in 10 minutes, and a line when a window
     is below it again. `clock` gives seconds.
     """
 
@@ -45,7 +47,7 @@ class ErrorWatch:
             self._groups = Counter(dict(self._groups.most_common(_MOST_KEPT // 2)))
         if self._is_many(progress.error, progress.rows):
             now = self._clock()
-            if self._warned_s is None or now - self._warned_s >= self._settings.warn_every / 1_000_000:
+            if self._warned_s is None or now - self._warned_s >= _WARN_EVERY_S:
                 self._warned_s, self._is_open = now, True
                 note = error_note(progress.error, progress.rows, progress.errors, progress.causes)
                 logger.warning("window %d: %s", progress.window, note)

@@ -11,6 +11,11 @@ from dataclasses import dataclass, field
 from deduper.config.sections import HealthConfig
 from deduper.units import approximate_size
 
+_PUBLISH_S = 600.0
+"""Publishing renames files and ends transactions, in seconds: minutes of it are retries of something that is away."""
+_BROKERS_S = 300.0
+"""The ends are asked for every few seconds, and a rolling restart of a cluster answers in between."""
+
 
 @dataclass(frozen=True, slots=True)
 class HealthFacts:
@@ -33,20 +38,18 @@ class HealthFacts:
 
 def complaints(facts: HealthFacts, limits: HealthConfig) -> Iterator[str]:
     """Everything that is wrong, the worst first; nothing for a job that is well."""
-    window_s, publish_s, commit_s, brokers_s = (
-        limit / 1_000_000 for limit in (limits.window, limits.publish, limits.commit, limits.brokers)
-    )
+    window_s = limits.window / 1_000_000
     for place, free in facts.free_bytes.items():
         if free < limits.disk_free:
             yield f"disk full: {approximate_size(free)} are free for {place}"
-    if facts.is_committed and facts.running_s > publish_s:
+    if facts.is_committed and facts.running_s > _PUBLISH_S:
         yield f"publishing stuck: a committed window has not been published for {facts.running_s:.0f} s"
     elif facts.running_s > window_s:
         yield f"window stuck: one has been running for {facts.running_s:.0f} s"
-    if facts.brokers_s is not None and facts.brokers_s > brokers_s:
+    if facts.brokers_s is not None and facts.brokers_s > _BROKERS_S:
         yield f"brokers away: they have not reported the source's ends for {facts.brokers_s:.0f} s"
     if facts.waiting and not facts.running_s:
-        if facts.commit_s is None and facts.up_s > commit_s:
+        if facts.commit_s is None and facts.up_s > window_s:
             yield f"no window was ever committed, {facts.up_s:.0f} s after the start, and input waits"
-        elif facts.commit_s is not None and min(facts.commit_s, facts.up_s) > commit_s:
+        elif facts.commit_s is not None and min(facts.commit_s, facts.up_s) > window_s:
             yield f"no progress: no window was committed for {facts.commit_s:.0f} s, and input waits"

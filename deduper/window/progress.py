@@ -203,4 +203,4 @@ def error_note(errors: int, rows: int, groups: Iterable[ErrorGroup], causes: Ite
     found = "; ".join(causes)
     likely = f". Likely cause: {found}" if found else ""
     first = ", ".join(islice(texts, _MOST_GROUPS))
-    return f"{errors / rows:.0%} of {rows:,} rows are errors: {first}{likely}. See `deduper inspect errors`"
+    return f"{errors / rows:.0%} of {rows:,} rows are errors: {first}{likely}. See `deduper errors`"

@@ -12,6 +12,10 @@ from deduper.tasks.table_room import TableRoom
 from deduper.window import policy
 
 SHARED_MEMORY = host_room.SHARED_MEMORY
+_DISK_SHARE = 8
+"""Tables that memory has no room for lie on disk, up to so many times its bytes: an eighth of a period is warm."""
+_CACHE_SHARE = 2
+"""Copies of remote pieces, in times of memory: a key has half the bytes in a piece, so that is four times its keys."""
 
 
 def table_room(config: Config) -> TableRoom:
@@ -20,9 +24,9 @@ def table_room(config: Config) -> TableRoom:
     return TableRoom(
         folder=None if store.tables == "auto" else str(store.tables),
         memory_bytes=store.memory,
-        disk_bytes=store.table_disk,
+        disk_bytes=_DISK_SHARE * store.memory,
         layout=policy.table_layout(config),
-        piece_cache_bytes=0 if store.is_local else store.piece_cache,
+        piece_cache_bytes=0 if store.is_local else _CACHE_SHARE * store.memory,
     )
 
 

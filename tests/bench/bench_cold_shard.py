@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bucket_store.pieces import compaction, reader
 from bucket_store.pieces.open import open_backend
@@ -29,13 +30,20 @@ from bucket_store.pieces.store import PieceStore, append_piece
 from bucket_store.tables import kernels
 from bucket_store.tables.manager import PIECES, ShardTables, TableLayout, TableSettings
 from bucket_store.tables.view import ShardView
-from tests.bench.bench_cold_start import STORE_ID, digests_of, drop_pages
+from tests.bench.machine import drop_pages
 
 SEED = 7
+STORE_ID = "00" * 16
 BUCKETS = 24
 FRESH, FRESH_KEYS = 40, 3_000
 LAYOUT = TableLayout(has_expiry=False, float_expiry=False, has_origin=True, one_table=False)
 MIB = 1 << 20
+
+
+def digests_of(rng: np.random.Generator, count: int) -> NDArray[np.uint64]:
+    """Uniform digests, ascending."""
+    hi = np.sort(rng.integers(1, 1 << 64, count, dtype=np.uint64))
+    return np.stack([hi, rng.integers(0, 1 << 64, count, dtype=np.uint64)], axis=1)
 
 
 def fill(pieces: PieceStore, keys: int) -> ShardView:

@@ -6,7 +6,7 @@ A store is brought to where it stands after so many windows of one file each, al
 table of judged files, the windows since the last fold, and one snapshot. Then the real code is timed: reading the log
 and what is known at a start, the first listing, and per window a listing, a sources file, a commit record, and a fold
 where one is due. `--there` leaves all files in the source; without, all but those of the newest windows are gone for
-longer than `forget_after`.
+longer than seven days.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from deduper import Deduper, EventTime
-from deduper.bench.contenders import CONTENDERS
+from tests.bench.contenders import CONTENDERS
 
 SCHEMA = "user string, id bigint, ts timestamp, payload string"
 NAMES = ("deduper", "none", "watermark-rocksdb-tuned", "watermark-rocksdb-tuned-changelog", "watermark-hdfs")

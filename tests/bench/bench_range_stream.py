@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deduper.bench.cpu import cpu_us
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.service.job import run as run_job
 from deduper.window.progress import BatchProgress
+from tests.bench.cpu import cpu_us
 from tests.deduper.ranges.stream.stream_scene import Port, Scene
 from tests.spark.harness import PORTS, Job
 

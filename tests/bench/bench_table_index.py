@@ -24,20 +24,12 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 from tests.bench.bench_table_workloads import Engine
+from tests.bench.machine import drop_pages
 from tests.bench.table_workloads import SHAPES, Workload, ids_of
 
 _KEYS = 1_000_000
 _LOADS = 5
 _NOT_COUNTED = 2
-
-
-def dropped(folder: Path) -> None:
-    """Takes the files of a folder out of the page cache."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def asked_keys(workload: Workload) -> pa.Table:
@@ -63,7 +55,7 @@ def measure(rows: int, folder: Path, *, is_partitioned: bool) -> str:
 
     with Engine("ours", folder / "log") as engine:
         built = engine.ask(do="build", table=str(table), batch=str(keys), by=by)
-    dropped(table / "_deduper")
+    drop_pages(table / "_deduper")
     with Engine("ours", folder / "log") as engine:
         asked = [engine.ask(do="filter", table=str(table), batch=str(keys), by=by) for _ in range(4)]
         new = {one["found"]["new"] for one in asked}

@@ -1,7 +1,7 @@
 """A benchmark of minutes with bounds on its ratios: `python -m tests.bench.bounds --out DIR`.
 
-The bounds are about half of the targets of `deduper bench`: what falls below them is broken, not noise. The workloads
-are lines of JSON and, as it is worst for the service, Parquet, both with payloads that never repeat.
+The bounds are about half of the targets of `python -m tests.bench`: what falls below them is broken, not noise. The
+workloads are lines of JSON and, as it is worst for the service, Parquet, both with payloads that never repeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     for format_, bounds in BOUNDS.items():
         chosen = [word for name in CONTENDERS for word in ("--contender", name)]
         words = [*SCALE, "--format", format_, *chosen, "--out", str(out / format_)]
-        subprocess.run([sys.executable, "-m", "deduper.cli", "bench", *words], check=True)
+        subprocess.run([sys.executable, "-m", "tests.bench", *words], check=True)
         document = json.loads((out / format_ / "bench.json").read_text(encoding="utf-8"))
         rates = {lane["contender"]: lane["rows_per_second"]["median"] for lane in document["lanes"]}
         for kind, bound in bounds.items():

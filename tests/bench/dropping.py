@@ -27,17 +27,16 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore
 from bucket_store.tables.manager import ShardTables
 from bucket_store.threads import on_a_thread
-from deduper.bench.contenders import CONTENDERS
-from deduper.bench.lanes import service_config
-from deduper.bench.seeding import append_shards, commit_window
-from deduper.bench.workload import PERIOD_HOURS, START_US, Workload
 from deduper.config.model import Config
 from deduper.window import policy
 from deduper.window.recovery import open_or_create
 from deduper.window.table_folder import table_folders, table_settings
+from tests.bench.contenders import CONTENDERS
+from tests.bench.lanes import service_config
+from tests.bench.seeding import commit_random_keys, commit_window
+from tests.bench.workload import PERIOD_HOURS, START_US, Workload
 
 _HOUR_US = 3_600_000_000
-_KEYS_A_PIECE = 4_000_000
 _LOOK_S = 0.0005
 _STOP_S = 0.002
 
@@ -52,15 +51,9 @@ def milliseconds_of_dropping(work: Path, keys: int, shards: int, spark: Mapping[
     log.claim_epoch("bench", time.time_ns() // 1000)
     homes = table_folders(config, log.manifest.store_id)
     bucket = START_US // _HOUR_US
-    random = np.random.default_rng(keys)
     with contextlib.closing(open_backend(config.store.url)) as pieces:
         try:
-            for first in range(0, keys, _KEYS_A_PIECE):
-                count = min(_KEYS_A_PIECE, keys - first)
-                digests = random.integers(1, 1 << 64, (count, 2), np.uint64)
-                times = np.full(count, START_US, np.int64)
-                refs = append_shards(config, log, pieces, bucket, digests, times)
-                commit_window(config, log, refs, keys=count, latest_us=START_US, bucket=bucket)
+            commit_random_keys(config, log, pieces, bucket, START_US, keys, np.random.default_rng(keys))
             _open_all(config, log, pieces, load=bucket)
             commit_window(config, log, (), keys=0, latest_us=START_US, bucket=bucket)
             without = _open_all(config, log, pieces)

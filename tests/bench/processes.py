@@ -16,19 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
-from bucket_store.places.local import local_place
-from deduper.bench.contenders import CONTENDERS
-from deduper.bench.lanes import service_config, service_sections
-from deduper.bench.seeding import append_shards, commit_window
-from deduper.bench.workload import Workload
 from deduper.config.model import Config
 from deduper.errors import DeduperError
 from deduper.window.recovery import open_or_create
-from deduper.window.table_folder import table_folders
-
-_KEYS_A_PIECE = 4_000_000
+from tests.bench.contenders import CONTENDERS
+from tests.bench.lanes import remove_tables, service_config, service_sections
+from tests.bench.seeding import commit_random_keys
+from tests.bench.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +86,14 @@ class Service:
         hours = int(self._workload.state_hours)
         with contextlib.closing(open_backend(self.config.store.url)) as pieces:
             for hour in range(hours):
-                left = keys * (hour + 1) // hours - keys * hour // hours
+                count = keys * (hour + 1) // hours - keys * hour // hours
                 bucket = int(self._workload.times_us(np.zeros(1, np.int64))[0] // self.config.span_steps) + hour
                 moment = int(bucket * self.config.span_steps)
-                while left:
-                    count = min(left, _KEYS_A_PIECE)
-                    digests = random.integers(1, 1 << 64, (count, 2), np.uint64)
-                    times = np.full(count, moment, np.int64)
-                    refs = append_shards(self.config, log, pieces, bucket, digests, times)
-                    commit_window(self.config, log, refs, keys=count, latest_us=moment, bucket=bucket)
-                    left -= count
+                commit_random_keys(self.config, log, pieces, bucket, moment, count, random)
 
     def cool(self) -> None:
         """Remove the resident tables, as a new machine has none. The pieces may still be in the page cache."""
-        with contextlib.suppress(Exception):
-            store_id = CommitLog.open(local_place(self.config.store.path)).manifest.store_id
-            for folder in table_folders(self.config, store_id):
-                shutil.rmtree(folder, ignore_errors=True)
+        remove_tables(self.config)
 
     def discard(self) -> None:
         """Remove everything of it."""
@@ -123,7 +109,7 @@ def restarts(
     large = Service(work / "large", workload, shards, spark)
     try:
         large.fill(keys)
-        large.start()  # Builds the tables.
+        large.start()  # builds the tables
         for number in range(rounds):
             empty = Service(work / f"empty-{number}", workload, shards, spark)
             try:
@@ -169,16 +155,16 @@ def compilations(work: Path, workload: Workload, *, shards: int, spark: Mapping[
 
 
 def on_cores(cores: int, arguments: list[str], out: Path) -> dict[str, Any]:
-    """The document of a sweep of `bench_service` on so many cores: Spark has that many, and all that it starts.
+    """The document of a run with these arguments on so many cores: Spark has that many, and all that it starts.
 
     Raises:
         DeduperError: it failed.
     """
     allowed = os.sched_getaffinity(0)
-    command = [sys.executable, "-m", "tests.bench.bench_service", *arguments, "--out", str(out)]
+    command = [sys.executable, "-m", "tests.bench", *arguments, "--out", str(out)]
     with _affinity(sorted(allowed)[:cores]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    document = out / f"{arguments[0]}.json"
+    document = out / "bench.json"
     if done.returncode or not document.exists():
         words = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
         raise DeduperError(f"the benchmark on {cores} cores failed: {words[0]}")

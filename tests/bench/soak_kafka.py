@@ -59,13 +59,13 @@ import numpy as np
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from deduper.bench.lanes import remove_tables
-from deduper.bench.traffic import SCHEMA
 from deduper.config.load import load_config
 from deduper.config.sections import PORTS
 from deduper.service.process_memory import summed_by_process
+from tests.bench.lanes import remove_tables
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
+from tests.bench.traffic import SCHEMA
 from tests.ports import free_port
 from tests.services.kafka_broker import Broker
 from tests.services.prometheus import RULES, Prometheus
@@ -173,7 +173,7 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
     )
     seen_file = work / "seen.npz"
     follower = process(
-        "deduper.bench.traffic", "follow", broker.bootstrap, *topics, "--counts", "--result", str(seen_file)
+        "tests.bench.traffic", "follow", broker.bootstrap, *topics, "--counts", "--result", str(seen_file)
     )
     assert follower.stdout is not None
     assert follower.stdout.readline() == "following\n"
@@ -256,7 +256,7 @@ def kill_times(arguments: argparse.Namespace) -> list[float]:
 def sending(broker: Broker, topic: str, rate: float, seconds: float, first: int) -> Callable[[], int]:
     """Starts a sender; gives what waits for its end and tells how many it has sent."""
     words = ("--rate", str(rate), "--seconds", str(seconds), "--late", "0.02", "--first", str(first))
-    sender = process("deduper.bench.traffic", "send", broker.bootstrap, topic, *words)
+    sender = process("tests.bench.traffic", "send", broker.bootstrap, topic, *words)
 
     def ended() -> int:
         out, _ = sender.communicate(timeout=300)
@@ -529,7 +529,7 @@ def until(is_so: Any, deadline_s: float, what: str) -> None:
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, required=True, help="half of the median of `deduper bench`")
+    parser.add_argument("--rate", type=float, required=True, help="half of the median of `python -m tests.bench`")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--warm", type=float, default=5.0, help="minutes that do not count")
     parser.add_argument("--kills", type=int, default=0, help="kills of the job before those minutes are over")

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from deduper.bench.traffic import _FIRST, _NUMBER, _SENT, MALFORMED_EVERY, key_of, records, value_of
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import slope
 from tests.bench.soak_kafka import (
@@ -20,6 +19,7 @@ from tests.bench.soak_kafka import (
     parsed,
     small,
 )
+from tests.bench.traffic import _FIRST, _NUMBER, _SENT, MALFORMED_EVERY, key_of, records, value_of
 
 SEED = 11
 

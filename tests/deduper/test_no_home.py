@@ -21,7 +21,7 @@ sinks: {unique: {format: none}, duplicate: {format: none}, expired: {format: non
 _KERNEL = """
 import numpy as np
 from bucket_store.tables import kernels
-from deduper.admin import doctor
+from deduper.admin import diagnosis
 from deduper.core import kernels as judging
 assert kernels.home_slot(np.uint64(1 << 63), np.uint64(10)) == 5
 assert judging.is_expired(1, 12, 10, 0)
@@ -60,13 +60,13 @@ def test_kernels_are_compiled_in_memory(package: Path) -> None:
 @pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
-def test_doctor_says_where_compiled_code_is_kept(
+def test_check_says_where_compiled_code_is_kept(
     package: Path, tmp_path_factory: pytest.TempPathFactory, named: bool
 ) -> None:
     """Nowhere is a warning and keeps no job from starting; a folder that is named is used."""
     folder = tmp_path_factory.mktemp("numba")
     code = (
-        "import sys; from deduper.cli.main import main; sys.argv = ['deduper', 'doctor', 'job.yaml', '--json']; main()"
+        "import sys; from deduper.cli.main import main; sys.argv = ['deduper', 'check', 'job.yaml', '--json']; main()"
     )
     ran = without_home(package, code, **({"NUMBA_CACHE_DIR": str(folder)} if named else {}))
     (found,) = (diagnostic for diagnostic in json.loads(ran.stdout)["diagnostics"] if diagnostic["check"] == "kernels")

@@ -666,7 +666,7 @@ def _seeds_aggregate() -> Iterator[bytes]:
 
 
 def _run_key(data: bytes) -> None:
-    """The key of `deduper inspect key`: the first line declares columns, each other one is a value as it is typed."""
+    """The key of `deduper explain`: the first line declares columns, each other one is a value as it is typed."""
     declared, *texts = data.decode("utf-8", "surrogateescape").split("\n")
     try:
         columns = [column for column in ddl.parse_columns(declared) if column.type.is_scalar][:20]

@@ -23,8 +23,8 @@ from pathlib import Path
 from confluent_kafka import Producer
 from ruamel.yaml import YAML
 
-from deduper.bench.lanes import remove_tables
 from deduper.config.load import load_config
+from tests.bench.lanes import remove_tables
 from tests.crash.faults import full, mounted
 from tests.incidents.scaled_rules import scaled_rules
 from tests.ports import free_port
@@ -342,7 +342,7 @@ def folder_taken(night: Night) -> Iterator[None]:
         night.sender.traffic = Traffic()
 
 
-_STATUS, _DOCTOR, _LOG = ("status",), ("doctor",), ("log",)
+_STATUS, _CHECK, _LOG = ("status",), ("check",), ("log",)
 _STANDS = ("DeduperStandsStill", "DeduperNotPublished", "DeduperLagUnknown", "DeduperWindowStuck", "DeduperDown")
 INCIDENTS: tuple[Incident, ...] = (
     Incident(
@@ -370,21 +370,21 @@ INCIDENTS: tuple[Incident, ...] = (
         "the broker is frozen",
         broker_frozen,
         alerts=_STANDS,
-        look=(_STATUS, _DOCTOR, _LOG),
+        look=(_STATUS, _CHECK, _LOG),
         cause=r"brokers?|answer",
     ),
     Incident(
         "the disk of a port fills up",
         disk_full,
         alerts=("DeduperDiskFull",),
-        look=(_STATUS, _DOCTOR, _LOG),
+        look=(_STATUS, _CHECK, _LOG),
         cause=r"[Nn]o space|full|room|free",
     ),
     Incident(
         "somebody takes a port's folder away",
         folder_taken,
         alerts=("DeduperLogsErrors", "DeduperCrashLoop", *_STANDS),
-        look=(_STATUS, _DOCTOR, _LOG),
+        look=(_STATUS, _CHECK, _LOG),
         cause=r"out/expired",
     ),
     Incident(

@@ -1,4 +1,4 @@
-"""`deduper bench` on a real broker: rows from topics to topics, and latency under a steady load."""
+"""The benchmark on a real broker: rows from topics to topics, and latency under a steady load."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from deduper.bench.command import Benchmark
-from deduper.bench.plan import latency_plan, plan
-from deduper.bench.topics import Topics
-from deduper.errors import UsageError
-from tests.services import kafka_traffic
+from tests.bench.benchmark import Benchmark
+from tests.bench.plan import latency_plan, plan
 from tests.services.kafka_broker import Broker
 
 pytestmark = pytest.mark.services
@@ -75,22 +71,3 @@ def test_latency_is_measured_from_create_time_to_the_reader(
         "latency-p99",
     }
     assert bench_topics(broker) == set()
-
-
-@pytest.mark.night
-def test_topics_are_filled_in_turn_and_emptied(broker: Broker) -> None:
-    """Each partition gets as many records as the others, or one less; what was forgotten is not read again."""
-    with Topics(broker.bootstrap) as topics:
-        topic = topics.create("some", 2)
-        topics.send(topic, [b"a", b"b", b"c"], [b"1", b"2", b"3"])
-        assert [one.value for one in kafka_traffic.read(broker.plain(), topic)] == [b"1", b"3", b"2"]
-        topics.forget(topic)
-        assert kafka_traffic.read(broker.plain(), topic) == []
-
-
-def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Spark starts."""
-    waiting = AdminClient.list_topics
-    monkeypatch.setattr(AdminClient, "list_topics", lambda self, *_, **__: waiting(self, timeout=1))
-    with pytest.raises(UsageError, match=r"--bootstrap-servers 127\.0\.0\.1:1: no broker answers"):
-        Topics("127.0.0.1:1")

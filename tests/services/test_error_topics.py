@@ -1,4 +1,4 @@
-"""`inspect errors` of topics: grouped by the headers, and exported as the records were."""
+"""`errors` of topics: grouped by the headers, and exported as the records were."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.services
 
 
 def answer(file: Path, *words: str, exit_code: int = 0) -> Any:
-    """What `inspect errors` says in JSON, or the line of its error."""
-    done = CliRunner().invoke(app, ["inspect", "errors", str(file), *words, "--json"])
+    """What `errors` says in JSON, or the line of its error."""
+    done = CliRunner().invoke(app, ["errors", str(file), *words, "--json"])
     assert done.exit_code == exit_code, (file, words, done.output, done.exception)
     return " ".join(done.output.split()) if exit_code else json.loads(done.stdout)
 

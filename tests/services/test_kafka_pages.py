@@ -44,7 +44,7 @@ def test_the_example_and_the_how_to_run(broker: Broker, tmp_path: Path) -> None:
     (create,) = re.findall(r"--topic (\S+) --partitions (\d+) --config (\S+)=(\d+)", page.read_text(encoding="utf-8"))
     broker.create_topic(create[0], int(create[1]), **{create[2]: create[3]})
     own |= {"name": "how-to", "metrics__port": free_port()}
-    deduper("doctor", "clicks.yaml", cwd=tmp_path, **own)
+    deduper("check", "clicks.yaml", cwd=tmp_path, **own)
     deduper("run", "clicks.yaml", "--once", cwd=tmp_path, **own)
     assert "rocksdb:" in deduper("status", "clicks.yaml", cwd=tmp_path)
     arrived = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", create[0]))

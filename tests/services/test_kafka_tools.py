@@ -100,8 +100,8 @@ def written(job: KafkaJob) -> dict[str, Any]:
 
 
 def answer_window(file: Path, window: int) -> Any:
-    """`inspect window`."""
-    done = CliRunner().invoke(app, ["inspect", "window", str(file), str(window), "--json"])
+    """`status --window`."""
+    done = CliRunner().invoke(app, ["status", str(file), "--window", str(window), "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 

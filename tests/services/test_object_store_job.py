@@ -65,11 +65,11 @@ def test_a_job_goes_on_in_an_object_store(s3_bucket: str, tmp_path: Path) -> Non
 def test_a_storage_that_ignores_a_condition_is_found_before_a_start(
     s3_bucket: str, tmp_path: Path, bucket: str
 ) -> None:
-    """By `doctor`, and by a start, which ends with 2; nothing is left in the bucket."""
+    """By `check`, and by a start, which ends with 2; nothing is left in the bucket."""
     url = new_prefix(f"s3://{bucket}")
     config, _ = written_job(tmp_path, _CONFIG.format(url=url))
 
-    asked = CliRunner().invoke(app, ["doctor", str(config), "--json"])
+    asked = CliRunner().invoke(app, ["check", str(config), "--json"])
     assert asked.exit_code == 3
     errors = [found for found in json.loads(asked.stdout)["diagnostics"] if found["severity"] == "error"]
     assert [(found["check"], found["place"]) for found in errors] == [("folders", "store")]
@@ -82,10 +82,10 @@ def test_a_storage_that_ignores_a_condition_is_found_before_a_start(
     assert open_place(f"s3://{bucket}").entries() == []
 
 
-def test_doctor_leaves_nothing_in_an_object_store(s3_bucket: str, tmp_path: Path) -> None:
+def test_check_leaves_nothing_in_an_object_store(s3_bucket: str, tmp_path: Path) -> None:
     """Its probe is removed."""
     url = new_prefix(s3_bucket)
     config, _ = written_job(tmp_path, _CONFIG.format(url=url))
-    asked = CliRunner().invoke(app, ["doctor", str(config)])
+    asked = CliRunner().invoke(app, ["check", str(config)])
     assert asked.exit_code == 0, asked.stdout
     assert open_place(url).entries() == []

@@ -52,7 +52,7 @@ _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".deflate", ".lz4", ".snappy")
 
 @dataclass(frozen=True, slots=True)
 class ErrorExport(AsJson):
-    """The answer of `inspect errors --export`.
+    """The answer of `errors --export`.
 
     `to` is the folder or the topic, `rows` are the exported ones by reason, `files` those of the folder, 0 for a topic.
     `left_out`: rows whose record is not in the error port, by reason.

@@ -1,4 +1,4 @@
-"""The errors of a store by reason and detail, for `inspect errors`: from the error port's rows, else from the log."""
+"""The errors of a store by reason and detail, for `errors`: from the error port's rows, else from the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ErrorGroup(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class ErrorsReport(AsJson):
-    """The answer of `inspect errors`.
+    """The answer of `errors`.
 
     `origin` is the folder or the topic of the error port, or says why only the log was read. `windows` and `rows` are
     those with errors. `taken_rows`: error rows that the log counts and that are not there any more; None for some

@@ -1,8 +1,8 @@
-"""Every copy of a key that the outputs and the store still show: verdict, window, place, and why.
+"""A key's entries in the store, and every copy that the outputs and the store still show: verdict, window, place, why.
 
-Three sources, in this order: rows of the ports, the first copies that duplicates name, and the entries of the store. So
-a first copy is known after its file was taken away, and a forgotten one as long as a duplicate of it is there. What
-could not be read is said.
+Copies have three sources, in this order: rows of the ports, the first copies that duplicates name, and the entries of
+the store. So a first copy is known after its file was taken away, and a forgotten one as long as a duplicate of it is
+there. What could not be read is said.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bucket_store.log.records import CommitRecord
 from bucket_store.places.place import Place
 from deduper.admin.keys.entries import find_key, origin_of
 from deduper.admin.keys.outputs import FoundRow, SoughtKey, find_rows
+from deduper.admin.keys.stored import StoredKey, stored_key
 from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import inside
 from deduper.as_json import AsJson
@@ -45,6 +46,7 @@ _WITHOUT_COLUMNS = {
     )
 }
 """Errors whose rows have no values: a null in them is no null key."""
+_OUTPUTS = "outputs: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,27 @@ class SeenCopy(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class Explanation(AsJson):
-    """The copies in the order of their windows. `unread` says what could not be read; `rows` and `files` were."""
+    """The key in the store, and its copies in the order of their windows; the JSON has both in one object.
 
-    key: dict[str, str | None]
+    `unread` says what could not be read; `rows` and `files` were.
+    """
+
+    stored: StoredKey
     copies: tuple[SeenCopy, ...]
     unread: tuple[str, ...]
     files: int
     rows: int
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether the outputs were searched."""
+        return not any(line.startswith(_OUTPUTS) for line in self.unread)
+
+    def to_json(self) -> dict[str, Any]:
+        """See `AsJson`."""
+        found = super(Explanation, self).to_json()
+        stored: dict[str, Any] = found.pop("stored")
+        return {**stored, **found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +108,25 @@ def explain(
     store: OpenStore,
     values: Sequence[KeyValue],
     *,
+    asked: Sequence[int | float | str] = (),
     since_us: int | None = None,
+    only_store: bool = False,
     on_progress: Callable[[int, int], None] = lambda _read, _all: None,
 ) -> Explanation:
-    """What was said of every copy of a key, in windows that began at `since_us` or later.
+    """What the store has of a key, and what was said of every copy of it, in windows begun at `since_us` or later.
 
-    `on_progress` is given the bytes of the files that are done, and of all, after each file.
+    `asked`: see `stored_key`. `on_progress` is given the bytes of the files that are done, and of all, after each file.
+    The outputs are not read with `only_store`, nor of a store that was opened without a config, which names them.
 
     Raises:
-        UsageError: the store was opened without a config, which names the ports.
         IntegrityError: a file of a port is none.
         CorruptionError: a piece of the store is damaged.
+        ValueError: a value that is none of its column's type.
     """
-    if store.config is None:
-        raise UsageError("name the config: it says where the outputs are")
+    stored = stored_key(store, values, asked=asked)
+    if store.config is None or only_store:
+        why = "left out by --only-store" if only_store else "name the config: it says where they are"
+        return Explanation(stored, (), (f"{_OUTPUTS}{why}",), 0, 0)
     key = SoughtKey(store.key_columns, tuple(values))
     commits = [record.body for record in store.log.records() if isinstance(record.body, CommitRecord)]
     began = {commit.window: commit.wall_us for commit in commits}
@@ -135,9 +156,8 @@ def explain(
         if not is_there and (since_us is None or began.get(known.window, -1) >= since_us):
             uniques.add((known.window, known.place))
             copies.append(replace(known, when=_when(began, known.window)))
-    names = [column.name for column in key.columns]
     return Explanation(
-        {name: None if value is None else str(value) for name, value in zip(names, values, strict=True)},
+        stored,
         tuple(sorted(copies, key=_in_order)),
         (*unread, *_unread(store, store.config, rows_of, since_us)),
         len(files) - gone,
@@ -276,7 +296,7 @@ def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us:
         elif rows:
             yield f"{port}: its rows ({rows:,}) are not kept (format: none)"
     if since_us is None and state.totals.get("error", 0):
-        yield "error: records that could not be parsed have no key; `deduper inspect errors` groups them"
+        yield "error: records that could not be parsed have no key; `deduper errors` groups them"
 
 
 def _rows_since(store: OpenStore, port: str, since_us: int) -> int:

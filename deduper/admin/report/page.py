@@ -41,7 +41,7 @@ def page(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        f"<title>{escape(report.name)}: deduper report</title><style>{style}</style></head><body>",
+        f"<title>{escape(report.name)}: over time</title><style>{style}</style></head><body>",
         f"<header><h1>{escape(report.name)}</h1><p>{escape(_subtitle(report))}</p></header><main>",
         _tiles(report),
     ]

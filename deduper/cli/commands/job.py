@@ -1,4 +1,4 @@
-"""Commands of a job: a config file to begin with, a first run, the run itself, and what it needs."""
+"""Commands of a job: a config file to begin with, a first run, the check of both, and the run itself."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from deduper.cli.command import (
     READING,
     ConfigArgument,
     JsonOption,
+    Panel,
     SetOption,
     UnpublishedOption,
     VerboseOption,
     answer,
     app,
     command,
+    loaded_config,
 )
+from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode, UsageError
 from deduper.sinks.publish_state import OnUnknown
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from deduper.window.progress import BatchProgress
 
 
-@command(app, "init", *BASIC)
+@command(app, "init", *BASIC, panel=Panel.RUN)
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("deduper.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
@@ -46,10 +49,10 @@ def init(
         raise UsageError(f"{file} exists; name another file, or replace it with --force") from None
     except FileNotFoundError:
         raise UsageError(f"{file.parent}: there is no such folder; make it (mkdir -p {file.parent})") from None
-    say(f"{file} is written. Set `source`, `key` and `expiry`, then:\n  deduper config validate {file}", err=False)
+    say(f"{file} is written. Set `source`, `key` and `expiry`, then:\n  deduper check {file}", err=False)
 
 
-@command(app, "quickstart", *BASIC, ExitCode.UNHEALTHY)
+@command(app, "quickstart", *BASIC, ExitCode.UNHEALTHY, panel=Panel.RUN)
 def quickstart(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for all files of the quickstart.")] = Path(
         "demo"
@@ -58,8 +61,11 @@ def quickstart(
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the generated log.")] = 7,
     verbose: VerboseOption = False,
 ) -> None:
-    """Generate a web log with known duplicates, run the real job on it, and compare the result."""
-    from deduper.cli.quickstart.guide import quickstart as run_quickstart
+    """Try it: a web log with duplicates through the real job.
+
+    The log is generated, and the result is compared with the expected one.
+    """
+    from deduper.cli.quickstart import quickstart as run_quickstart
     from deduper.cli.terminal import Messages, answer_console
     from deduper.service.logs import configure_logging
 
@@ -67,7 +73,87 @@ def quickstart(
     run_quickstart(directory, records=records, seed=seed, console=answer_console())
 
 
-@command(app, "run", *READING, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED)
+@command(app, "check", *BASIC, ExitCode.UNHEALTHY, panel=Panel.RUN)
+def check(
+    config: ConfigArgument,
+    config_only: Annotated[
+        bool, typer.Option("--config-only", help="Check the file alone: no store, broker, folder or Java.")
+    ] = False,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a config file, and whether its job can start.
+
+    Every mistake in the file is shown at once, each with its place and what to write. The checks of the start are those
+    of `run` itself, and safe beside a running job.
+    """
+    from deduper.cli.terminal import print_json
+
+    try:
+        loaded = loaded_config(config, overrides).config
+    except ConfigError as error:
+        if not as_json:
+            raise
+        print_json({"valid": False, "problems": [problem.to_json() for problem in error.problems]})
+        raise typer.Exit(error.exit_code) from error
+    valid = {"valid": True, "problems": []}
+    if config_only:
+        if as_json:
+            print_json(valid)
+        else:
+            typer.echo(f"{config} is valid: job {loaded.name}, key {', '.join(loaded.key)}")
+        return
+    from deduper.admin.diagnosis import diagnose
+    from deduper.cli.views.check import render
+
+    diagnosis = diagnose(loaded)
+    if as_json:
+        print_json({**valid, **diagnosis.to_json()})
+    else:
+        answer(diagnosis, render, as_json=False)
+    if not diagnosis.is_healthy:
+        raise typer.Exit(ExitCode.UNHEALTHY)
+
+
+@command(app, "show", *BASIC, panel=Panel.RUN)
+def show(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="The config file.", show_default=False)
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of a config file, for editors and checkers.")
+    ] = False,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the effective settings, and where each comes from.
+
+    Secrets are masked.
+    """
+    from deduper.cli.terminal import answer_console, print_json, print_parts, table
+
+    if (config is None) != schema:
+        raise UsageError("name a config file, or give --schema, which describes every setting")
+    if config is None:
+        from deduper.config.schema import json_schema
+
+        print_json(json_schema())
+        return
+    settings = loaded_config(config, overrides).settings
+    if as_json:
+        print_json({setting.setting: {"value": setting.value, "from": setting.source} for setting in settings})
+        return
+    rows = [(setting.setting, _setting_text(setting.value), setting.source) for setting in settings]
+    print_parts(answer_console(), [table(("setting", "value", "from"), rows, optional=("from",))])
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@command(app, "run", *READING, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED, panel=Panel.RUN)
 def run(
     config: ConfigArgument,
     once: Annotated[bool, typer.Option("--once", help="Stop when the source is drained.")] = False,
@@ -85,7 +171,10 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for every window.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Run the job and print a line for every window. SIGTERM and Ctrl-C finish the current window first."""
+    """Run the job, and print a line for every window.
+
+    SIGTERM and Ctrl-C finish the current window first.
+    """
     from deduper.spark.allocator import keep_few_arenas
 
     keep_few_arenas()
@@ -134,16 +223,3 @@ def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgres
         sys.stdout.flush()
 
     return print_progress
-
-
-@command(app, "doctor", *BASIC, ExitCode.UNHEALTHY)
-def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
-    """Check whether a job can start, by the checks of `run` itself; safe beside a running job."""
-    from deduper.admin.doctor import diagnose
-    from deduper.cli.views.doctor import render
-    from deduper.config.load import load_config
-
-    diagnosis = diagnose(load_config(config, overrides=overrides or ()))
-    answer(diagnosis, render, as_json=as_json)
-    if not diagnosis.is_healthy:
-        raise typer.Exit(ExitCode.UNHEALTHY)

@@ -13,6 +13,7 @@ from deduper.cli.command import (
     ConfigArgument,
     ExecuteOption,
     JsonOption,
+    Panel,
     StoreArgument,
     VerboseOption,
     answer,
@@ -31,7 +32,7 @@ class FileFormat(StrEnum):
     PARQUET = "parquet"
 
 
-@command(app, "reshard", *READING, ExitCode.FENCED)
+@command(app, "reshard", *READING, ExitCode.FENCED, panel=Panel.MOVE)
 def reshard(
     store: StoreArgument,
     shards: Annotated[
@@ -44,7 +45,10 @@ def reshard(
     ] = "512MiB",
     as_json: JsonOption = False,
 ) -> None:
-    """Divide a store's keys among another number of shards; interrupted, it continues when it is repeated."""
+    """Divide a store's keys among another number of shards.
+
+    Interrupted, it continues when it is repeated.
+    """
     from deduper.admin.move import reshard as resharding
     from deduper.admin.open_store import open_store
     from deduper.cli.views.move import PartsShown, render_reshard
@@ -58,7 +62,7 @@ def reshard(
     answer(report, render_reshard, as_json=as_json)
 
 
-@command(app, "forget", *READING, ExitCode.FENCED, raw_values=True)
+@command(app, "forget", *READING, ExitCode.FENCED, raw_values=True, panel=Panel.MEND)
 def forget(
     store: StoreArgument,
     values: Annotated[
@@ -68,7 +72,10 @@ def forget(
     execute: ExecuteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take one key out of a store, with an audit that names its digest; a copy that comes next is unique."""
+    """Take one key out of a store; its next copy is unique.
+
+    An audit names its digest.
+    """
     from deduper.admin.keys.values import parse_key
     from deduper.admin.move import forget as forgetting
     from deduper.admin.open_store import open_store
@@ -83,7 +90,7 @@ def forget(
     answer(report, render_forget, as_json=as_json)
 
 
-@command(app, "rewind", *READING, ExitCode.FENCED)
+@command(app, "rewind", *READING, ExitCode.FENCED, panel=Panel.MEND)
 def rewind(
     config: ConfigArgument,
     to: Annotated[
@@ -92,7 +99,10 @@ def rewind(
     execute: ExecuteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go back to an earlier window, exactly or not at all; later outputs are named and set aside."""
+    """Go back to an earlier window, exactly or not at all.
+
+    Later outputs are named and set aside.
+    """
     from deduper.admin.move import rewind as rewinding
     from deduper.admin.open_store import open_store
     from deduper.cli.views.move import render_rewind
@@ -102,7 +112,7 @@ def rewind(
     answer(report, render_rewind, as_json=as_json)
 
 
-@command(app, "backup", *READING)
+@command(app, "backup", *READING, panel=Panel.MOVE)
 def backup(
     store: StoreArgument,
     into: Annotated[
@@ -117,7 +127,10 @@ def backup(
     execute: ExecuteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a store consistently, also while its job runs; the copy is a store that every command reads."""
+    """Copy a store consistently, also while its job runs.
+
+    The copy is a store that every command reads.
+    """
     from deduper.admin.move import backup as copying
     from deduper.admin.open_store import open_store, store_url
     from deduper.cli.views.move import PartsShown, render_copy
@@ -126,7 +139,7 @@ def backup(
     answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
 
 
-@command(app, "export", *READING)
+@command(app, "export", *READING, panel=Panel.MOVE)
 def export(
     store: StoreArgument,
     out: Annotated[
@@ -135,7 +148,10 @@ def export(
     execute: ExecuteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a store's live keys as Parquet, one file a shard: salted digests with expiry key, window and origin."""
+    """Write a store's live keys as Parquet, one file a shard.
+
+    A row has a salted digest, expiry key, window and origin.
+    """
     from deduper.admin.move import export as exporting
     from deduper.admin.open_store import open_store
     from deduper.cli.views.move import PartsShown, render_export
@@ -145,7 +161,7 @@ def export(
     answer(report, render_export, as_json=as_json)
 
 
-@command(app, "restore", *READING)
+@command(app, "restore", *READING, panel=Panel.MOVE)
 def restore(
     config: ConfigArgument,
     source: Annotated[
@@ -154,7 +170,10 @@ def restore(
     execute: ExecuteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the store of a config from a copy, and read it back; there must be no store yet."""
+    """Make the store of a config from a copy.
+
+    The copy is read back. There must be no store yet.
+    """
     from deduper.admin.move import backup as copying
     from deduper.admin.open_store import named_store, open_store, store_url
     from deduper.cli.views.move import PartsShown, render_copy
@@ -163,7 +182,7 @@ def restore(
     answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
 
 
-@command(app, "seed", *READING, ExitCode.FENCED)
+@command(app, "seed", *READING, ExitCode.FENCED, panel=Panel.MOVE)
 def seed(
     config: ConfigArgument,
     files: Annotated[
@@ -212,7 +231,10 @@ def seed(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Fill a job's new store with keys of before its time, without outputs; interrupted, it continues when repeated."""
+    """Fill a job's new store with earlier keys, without outputs.
+
+    Interrupted, it continues when it is repeated.
+    """
     from deduper.spark.allocator import keep_few_arenas
 
     keep_few_arenas()

@@ -11,6 +11,7 @@ from deduper.cli.command import (
     BASIC,
     ConfigArgument,
     JsonOption,
+    Panel,
     UnpublishedOption,
     VerboseOption,
     answer,
@@ -30,7 +31,7 @@ def _progress(*, is_quiet: bool) -> Callable[[str], None]:
     return lambda text: None if is_quiet else typer.echo(text, err=True)
 
 
-@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY)
+@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.RANGES)
 def range_aggregate(
     config: ConfigArgument,
     plan: Annotated[bool, typer.Option("--plan", help="Only read and check the indexed side, and show the plan.")] = (
@@ -40,7 +41,10 @@ def range_aggregate(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Add to every event an aggregate of the ranges that cover it, without a join; or to every range, of its events."""
+    """Add to each event an aggregate of the ranges that cover it.
+
+    There is no join. Or to each range, an aggregate of its events.
+    """
     from deduper.ranges.batch.settings import RangeJob
 
     job = RangeJob.load(config, overrides=overrides or ())
@@ -54,7 +58,7 @@ def range_aggregate(
     answer(run(job, plan_only=plan, on_progress=_progress(is_quiet=as_json)), render, as_json=as_json)
 
 
-@command(app, "range-stream", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
+@command(app, "range-stream", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED, panel=Panel.RANGES)
 def range_stream(
     config: ConfigArgument,
     once: Annotated[bool, typer.Option("--once", help="End when both inputs are drained.")] = False,
@@ -69,7 +73,10 @@ def range_stream(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Follow the unique events and ranges of two jobs: every event once, with an aggregate of what covers it."""
+    """The same on a stream: the unique rows of two jobs.
+
+    Every event comes out once, with an aggregate of the ranges that cover it.
+    """
     from deduper.ranges.stream.settings import StreamJob
 
     job = StreamJob.load(config, overrides=overrides or ())

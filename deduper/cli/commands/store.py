@@ -10,12 +10,13 @@ import typer
 
 from deduper.cli.command import (
     READING,
-    ConfigArgument,
     JsonOption,
+    Panel,
     StoreArgument,
     answer,
     app,
     command,
+    windows_of,
 )
 from deduper.errors import ExitCode, UsageError
 
@@ -27,7 +28,7 @@ _NEWEST = 5
 """Windows that `status` shows unless --last says so."""
 
 
-@command(app, "status", *READING)
+@command(app, "status", *READING, panel=Panel.LOOK)
 def status(
     store: StoreArgument,
     last: Annotated[
@@ -42,12 +43,51 @@ def status(
     every: Annotated[
         float, typer.Option("--every", min=0.1, metavar="SECONDS", help="The time between two looks of --watch.")
     ] = 3.0,
+    window: Annotated[
+        int | None, typer.Option("--window", min=0, metavar="N", help="Show the commit record of this window in full.")
+    ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option(
+            "--bucket",
+            metavar="B",
+            help="Show which pieces hold a bucket: its key, or a time in it, such as 2024-12-31T23:00Z.",
+        ),
+    ] = None,
+    over_time: Annotated[
+        bool,
+        typer.Option(
+            "--over-time", help="Show ports, lateness, distances, missed copies and advice, over the store's history."
+        ),
+    ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", metavar="FILE", help="The same as --over-time, and a page with plots, as status.html."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the health, the contents and the progress of a store; safe beside a running job.
+    """Show the health and progress of a job; a window; a bucket.
 
-    Of a range stream's store it shows what `range-stream --status` shows; --last and --timings are for a job's.
+    Safe beside a running job. Of a range stream's store it shows what `range-stream --status` shows; of the options
+    --watch is for such a store too.
     """
+    is_over_time = over_time or page is not None
+    chosen = {"--window": window is not None, "--bucket": bucket is not None, "--over-time": is_over_time}
+    others = {"--last": last is not None, "--timings": timings, "--watch": watching}
+    if sum(chosen.values()) > 1 or (any(chosen.values()) and any(others.values())):
+        given = [name for name, is_given in (chosen | others).items() if is_given]
+        raise UsageError(f"{' and '.join(given)}: leave one out, each shows something else")
+    if window is not None:
+        _show_window(store, window, as_json=as_json)
+    elif bucket is not None:
+        _show_bucket(store, bucket, as_json=as_json)
+    elif is_over_time:
+        _show_over_time(store, page, as_json=as_json)
+    else:
+        _show_status(store, last, every if watching else None, timings=timings, as_json=as_json)
+
+
+def _show_status(store: str, last: int | None, every_s: float | None, *, timings: bool, as_json: bool) -> None:
     from deduper.admin.open_store import RangeStreamError, open_store
     from deduper.admin.status import StoreStatus, store_status
     from deduper.cli.views.status import line, render
@@ -61,10 +101,10 @@ def status(
     def show(
         read: Callable[[], Any], render: Callable[[Any], list[RenderableType]], line: Callable[[Any], str]
     ) -> None:
-        if watching:
+        if every_s is not None:
             from deduper.cli.watch import watch
 
-            watch(read, render, line, every_s=every, as_json=as_json)
+            watch(read, render, line, every_s=every_s, as_json=as_json)
         else:
             answer(read(), render, as_json=as_json)
 
@@ -84,33 +124,85 @@ def status(
         show(lambda: stream_status(root), render_status, line_of_stream)
 
 
-@command(app, "explain", *READING, raw_values=True)
+def _show_window(store: str, window: int, *, as_json: bool) -> None:
+    from deduper.admin.inspect import inspect_window
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.inspect import render_window
+
+    answer(inspect_window(open_store(store), window), render_window, as_json=as_json)
+
+
+def _show_bucket(store: str, bucket: str, *, as_json: bool) -> None:
+    from deduper.admin.inspect import bucket_of, inspect_bucket
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.inspect import render_bucket
+
+    opened = open_store(store)
+    answer(inspect_bucket(opened, bucket_of(opened, bucket)), render_bucket, as_json=as_json)
+
+
+def _show_over_time(store: str, page: Path | None, *, as_json: bool) -> None:
+    from deduper.admin.open_store import open_store
+    from deduper.admin.report.collect import report_of
+    from deduper.cli.views.report import render
+
+    found = report_of(open_store(store))
+    answer(found, render, as_json=as_json)
+    if page is not None:
+        from deduper.admin.report.page import page as page_of
+
+        try:
+            page.write_text(page_of(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{page} cannot be written: {error.strerror}") from error
+        typer.echo(f"{page} is written", err=True)
+
+
+@command(app, "explain", *READING, panel=Panel.LOOK, raw_values=True)
 def explain(
-    config: ConfigArgument,
+    store: StoreArgument,
     values: Annotated[
         list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
     ],
     null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at", metavar="EXPIRY_KEY", help="Judge a copy with this timestamp, number or category too. Repeatable."
+        ),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--since", metavar="TIME", help="Only windows begun at this time or later, or so long ago, as 7d."
         ),
     ] = None,
+    only_store: Annotated[
+        bool, typer.Option("--only-store", help="Look up the store alone, at once; read no outputs.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every copy seen of a key, with its verdict, time, place and reason, from the outputs and the store."""
+    """Explain a key: is it remembered, and each copy's verdict.
+
+    The store says whether the key is remembered, and what the verdict of a next copy would be. Of a config, not of a
+    store alone, all outputs are read for the copies seen: verdict, time, place and reason of each.
+    """
     from deduper.admin.keys import explain as explaining
-    from deduper.admin.keys.values import parse_key
+    from deduper.admin.keys.values import parse_expiry, parse_key
     from deduper.admin.open_store import open_store
     from deduper.cli.views.explain import ScanProgress, render
 
-    opened = open_store(str(config))
+    opened = open_store(store)
     since_us = None if since is None else explaining.since(since)
-    key = parse_key(values, opened.key_columns, null=null)
     progress = ScanProgress()
     try:
-        found = explaining.explain(opened, key, since_us=since_us, on_progress=progress)
+        key = parse_key(values, opened.key_columns, null=null)
+        if at and opened.config is None:
+            raise UsageError("--at needs the config, because a verdict depends on the period")
+        asked = [] if opened.config is None else [parse_expiry(text, opened.config) for text in at or ()]
+        found = explaining.explain(
+            opened, key, asked=asked, since_us=since_us, only_store=only_store, on_progress=progress
+        )
     except ValueError as error:
         raise UsageError(str(error)) from error
     finally:
@@ -118,33 +210,47 @@ def explain(
     answer(found, render, as_json=as_json)
 
 
-@command(app, "report", *READING)
-def report(
+@command(app, "errors", *READING, panel=Panel.LOOK)
+def errors(
     store: StoreArgument,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write a page with plots to this file, such as report.html."),
+    window: Annotated[
+        str | None, typer.Option("--window", metavar="N", help="Only this window; A..B for a range.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, metavar="N", help="Only the newest N windows of the store.")
+    ] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option("--reason", metavar="R", help="Only errors of this reason. Repeatable.")
+    ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            metavar="TO",
+            help="Write their records as they came: into a new folder, or to a topic if the source is one.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Summarise a store over time: ports, lateness, distances, missed copies, advice; safe beside a running job."""
+    """Count the rows of the error port by reason, or export their records.
+
+    Each group has its detail and the place of its first record. An export is for the same source.
+    """
+    from deduper.admin.errors.export import export_errors
+    from deduper.admin.errors.report import errors_report
     from deduper.admin.open_store import open_store
-    from deduper.admin.report.collect import report_of
-    from deduper.cli.views.report import render
+    from deduper.cli.views.inspect import render_errors, render_export
 
-    found = report_of(open_store(store))
-    answer(found, render, as_json=as_json)
-    if out is not None:
-        from deduper.admin.report.page import page
-
-        try:
-            out.write_text(page(found), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{out} cannot be written: {error.strerror}") from error
-        typer.echo(f"{out} is written", err=True)
+    opened, windows = open_store(store), windows_of(window)
+    if last is not None:
+        windows = windows.newest(last, opened.log.state.next_window)
+    if export is None:
+        answer(errors_report(opened, windows, reason or ()), render_errors, as_json=as_json)
+    else:
+        answer(export_errors(opened, windows, reason or (), export), render_export, as_json=as_json)
 
 
-@command(app, "verify", *READING)
+@command(app, "verify", *READING, panel=Panel.LOOK)
 def verify(
     store: StoreArgument,
     rows: Annotated[
@@ -152,7 +258,10 @@ def verify(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a whole store and its outputs, and check that they agree; safe beside a running job."""
+    """Check that a store and its outputs are whole and agree.
+
+    Everything is read. Safe beside a running job.
+    """
     from deduper.admin.open_store import named_store
     from deduper.admin.verify.run import verify_target
     from deduper.cli.views.verify import render
@@ -165,7 +274,7 @@ def verify(
         raise typer.Exit(report.exit_code)
 
 
-@command(app, "gc", *READING, ExitCode.FENCED)
+@command(app, "gc", *READING, ExitCode.FENCED, panel=Panel.MEND)
 def gc(
     store: StoreArgument,
     delete: Annotated[
@@ -174,7 +283,10 @@ def gc(
     grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Keep younger files.")] = "1h",
     as_json: JsonOption = False,
 ) -> None:
-    """List a store's orphans, files that no record names, or delete them; the list is safe beside a running job."""
+    """List or delete orphans: files that no record names.
+
+    The list is safe beside a running job.
+    """
     from deduper.admin.gc import collect
     from deduper.admin.open_store import open_store
     from deduper.cli.views.gc import render

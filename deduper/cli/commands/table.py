@@ -1,8 +1,7 @@
-"""Commands for tables: loads, upserts, deletes, rollbacks, a quickstart; state, a check, a new index."""
+"""Commands for tables: loads, upserts, deletes, rollbacks; state and a check of every key, a new index."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from deduper.cli.command import (
     ConfigArgument,
     ExecuteOption,
     JsonOption,
+    Panel,
     VerboseOption,
     answer,
     app,
@@ -22,16 +22,19 @@ from deduper.cli.command import (
 from deduper.errors import ExitCode
 
 table_app = typer.Typer(
-    help="Load and change tables without duplicates: Delta Lake, or plain Parquet.",
+    help="Load and change Delta or Parquet tables: no duplicates.",
     no_args_is_help=True,
     context_settings=CONTEXT,
 )
-app.add_typer(table_app, name="table")
+app.add_typer(table_app, name="table", rich_help_panel=Panel.TABLES)
 
 
 @command(table_app, "load", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
 def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """Add the records of a batch that a table does not have; all others are duplicates or errors."""
+    """Add the records of a batch that a table does not have.
+
+    All others are duplicates or errors.
+    """
     from deduper.cli.views.table.load import render_load
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_load
@@ -49,7 +52,10 @@ def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: Ver
 def table_upsert(
     config: ConfigArgument, execute: ExecuteOption = False, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
-    """Add the records of a batch, and replace those whose keys the table has; without --execute, show the plan."""
+    """Add records, and replace those whose keys the table has.
+
+    Without --execute it shows the plan.
+    """
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_upsert
@@ -67,7 +73,10 @@ def table_upsert(
 def table_delete(
     config: ConfigArgument, execute: ExecuteOption = False, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
-    """Remove the records that have the keys of a batch; without --execute, show the plan and write nothing."""
+    """Remove the records that have the keys of a batch.
+
+    Without --execute it shows the plan and writes nothing.
+    """
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_delete
@@ -89,7 +98,10 @@ def table_rollback(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Return a table and its index to an older version; without --execute, show the plan and write nothing."""
+    """Return a table and its index to an older version.
+
+    Without --execute it shows the plan and writes nothing.
+    """
     from deduper.cli.views.table.change import render_rollback
     from deduper.service.logs import configure_logging
     from deduper.table.change.rollback import plan_rollback, rollback
@@ -103,24 +115,30 @@ def table_rollback(
     answer(report, render_rollback, as_json=as_json)
 
 
-@command(table_app, "status", *BASIC, ExitCode.INTEGRITY)
-def table_status(config: ConfigArgument, as_json: JsonOption = False) -> None:
-    """Show a table's rows and files, its index, and loads that have died; safe beside a running load."""
-    from deduper.cli.views.table.load import render_status
+@command(table_app, "status", *READING)
+def table_status(
+    config: ConfigArgument,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare the index with all keys, and find keys that the table has twice."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a table's rows, files, index, and loads that died.
+
+    Safe beside a running load.
+    """
+    from deduper.cli.views.table.load import render_status, render_verify
     from deduper.table.settings import load_config
     from deduper.table.upkeep.status import table_status as status
 
-    answer(status(load_config(config)), render_status, as_json=as_json)
+    loaded = load_config(config)
+    if not verify:
+        answer(status(loaded), render_status, as_json=as_json)
+        return
+    from deduper.table.upkeep.verify import verify as verified
 
-
-@command(table_app, "verify", *READING)
-def table_verify(config: ConfigArgument, as_json: JsonOption = False) -> None:
-    """Compare an index with all keys of its table, and find keys that the table has twice; safe beside a load."""
-    from deduper.cli.views.table.load import render_verify
-    from deduper.table.settings import load_config
-    from deduper.table.upkeep.verify import verify
-
-    report = verify(load_config(config))
+    report = verified(loaded)
     answer(report, render_verify, as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(report.exit_code)
@@ -128,7 +146,10 @@ def table_verify(config: ConfigArgument, as_json: JsonOption = False) -> None:
 
 @command(table_app, "rebuild", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
 def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """Build a table's index again from the table; interrupted, the old one counts, and a repetition continues."""
+    """Build a table's index again from the table.
+
+    Interrupted, the old one counts, and a repetition continues.
+    """
     from deduper.cli.views.table.load import render_rebuild
     from deduper.service.logs import configure_logging
     from deduper.table.settings import load_config
@@ -140,16 +161,3 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
     with saying_when_stopped(Stage.REBUILDING):
         receipt = rebuild(checked)
     answer(receipt, render_rebuild, as_json=as_json)
-
-
-@command(table_app, "quickstart", *BASIC, ExitCode.UNHEALTHY)
-def table_quickstart(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for all files of the quickstart.")] = Path(
-        "demo-table"
-    ),
-    records: Annotated[int, typer.Option("--records", min=20, metavar="N", help="Records of a day.")] = 50_000,
-) -> None:
-    """Load two days of files twice, the second time nothing is added; then show the plan of an upsert."""
-    from deduper.cli.quickstart.table import run_quickstart
-
-    run_quickstart(directory, records)

@@ -11,6 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.keys.explain import Explanation, SeenCopy
+from deduper.admin.keys.forecast import CopyForecast
+from deduper.admin.keys.stored import StoredKey
 from deduper.cli.terminal import counted, pairs
 from deduper.units import approximate_size
 
@@ -29,19 +31,16 @@ _EVERY_S = 5.0
 
 
 def render(found: Explanation) -> list[RenderableType]:
-    """The copies one after another, then what could not be read."""
-    key = ", ".join(f"{name} = {'null' if value is None else value}" for name, value in found.key.items())
+    """The key in the store and its next copy, the copies seen, then what could not be read."""
     counts = Counter(copy.verdict for copy in found.copies)
     listed = ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items())
-    parts: list[RenderableType] = [
-        pairs(
-            [
-                ("key", key),
-                ("copies", f"{len(found.copies):,}: {listed}" if found.copies else "none found"),
-                ("searched", f"{counted(found.rows, 'row')} in {counted(found.files, 'file')}"),
-            ]
-        )
+    searched = [
+        ("copies", f"{len(found.copies):,}: {listed}" if found.copies else "none found"),
+        ("searched", f"{counted(found.rows, 'row')} in {counted(found.files, 'file')}"),
     ]
+    parts = _stored(found.stored)
+    if found.has_outputs:
+        parts += [Text(), pairs(searched)]
     for copy in found.copies:
         parts += [Text(), _headline(copy), pairs(_details(copy))]
     if found.unread:
@@ -51,6 +50,51 @@ def render(found: Explanation) -> list[RenderableType]:
             *(Text(f"  {line}", style="yellow") for line in found.unread),
         ]
     return parts
+
+
+def _stored(report: StoredKey) -> list[RenderableType]:
+    key = ", ".join(f"{name} = {'null' if value is None else value}" for name, value in report.key.items())
+    remembered = {
+        True: Text("yes", style="green"),
+        False: Text("no", style="yellow"),
+        None: Text("stored; name the config to learn whether it is still remembered", style="yellow"),
+    }[report.is_remembered]
+    parts: list[RenderableType] = [
+        pairs([("key", key), ("digest", f"{report.digest}, shard {report.shard}"), ("remembered", remembered)])
+    ]
+    if report.next:
+        parts += [Text(), Text("If a copy comes next:", style="bold")]
+        parts += [_forecast_line(forecast, report.expiry_field) for forecast in report.next]
+    for entry in report.entries:
+        where = entry.source and entry.source + ("" if entry.row is None else f", row {entry.row}")
+        state = {True: "live", False: "dead, not yet deleted", None: "not known"}[entry.is_live]
+        parts += [
+            Text(),
+            pairs(
+                [
+                    ("stored", f"by window {entry.window}"),
+                    ("source", where or "not kept"),
+                    ("expiry key", entry.expiry_key),
+                    ("bucket", f"{entry.bucket}, in piece {entry.piece}"),
+                    ("state", state),
+                    ("until", entry.until),
+                ]
+            ),
+        ]
+    return parts
+
+
+def _forecast_line(forecast: CopyForecast, field: str | None) -> Text:
+    """`a copy with ts 2025-03-05T13:27:01Z, the latest point: unique`."""
+    value = forecast.expiry_key
+    which = {
+        "any": "any copy",
+        "same": f"a copy with {field} {value}, as stored",
+        "newest": f"a copy with a new {field}" + ("" if value is None else f", {value}"),
+        "asked": f"a copy with {field} {value}",
+    }[forecast.copy]
+    why = f" ({forecast.reason.replace('_', ' ')})" if forecast.reason else ""
+    return Text.assemble(f"  {which}: ", (forecast.verdict, _STYLES[forecast.verdict]), why)
 
 
 def _headline(copy: SeenCopy) -> Text:

@@ -1,4 +1,4 @@
-"""The answers of `inspect` as text: a key, a bucket, a window."""
+"""A window, a bucket, and the errors of a store as text."""
 
 from __future__ import annotations
 
@@ -9,60 +9,11 @@ from rich.text import Text
 
 from deduper.admin.errors.export import ErrorExport
 from deduper.admin.errors.report import ErrorGroup, ErrorsReport
-from deduper.admin.inspect import BucketReport, KeyReport
-from deduper.admin.keys.forecast import CopyForecast
+from deduper.admin.inspect import BucketReport
 from deduper.cli.terminal import counted, pairs, table
 from deduper.units import approximate_size
 
 _MOST_GROUPS = 50
-
-_VERDICT_STYLES = {"unique": "green", "duplicate": "cyan", "expired": "yellow", "error": "red"}
-
-
-def render_key(report: KeyReport) -> list[RenderableType]:
-    """A key report as text."""
-    key = ", ".join(f"{name} = {'null' if value is None else value}" for name, value in report.key.items())
-    remembered = {
-        True: Text("yes", style="green"),
-        False: Text("no", style="yellow"),
-        None: Text("stored; name the config to learn whether it is still remembered", style="yellow"),
-    }[report.is_remembered]
-    parts: list[RenderableType] = [
-        pairs([("key", key), ("digest", f"{report.digest}, shard {report.shard}"), ("remembered", remembered)])
-    ]
-    if report.copies:
-        parts += [Text(), Text("If a copy comes next:", style="bold")]
-        parts += [_forecast_line(forecast, report.expiry_field) for forecast in report.copies]
-    for entry in report.entries:
-        where = entry.source and entry.source + ("" if entry.row is None else f", row {entry.row}")
-        state = {True: "live", False: "dead, not yet deleted", None: "not known"}[entry.is_live]
-        parts += [
-            Text(),
-            pairs(
-                [
-                    ("copy", f"of window {entry.window}"),
-                    ("source", where or "not kept"),
-                    ("expiry key", entry.expiry_key),
-                    ("bucket", f"{entry.bucket}, in piece {entry.piece}"),
-                    ("state", state),
-                    ("until", entry.until),
-                ]
-            ),
-        ]
-    return parts
-
-
-def _forecast_line(forecast: CopyForecast, field: str | None) -> Text:
-    """`a copy with ts 2025-03-05T13:27:01Z, the latest point: unique`."""
-    value = forecast.expiry_key
-    which = {
-        "any": "any copy",
-        "same": f"a copy with {field} {value}, as stored",
-        "newest": f"a copy with a new {field}" + ("" if value is None else f", {value}"),
-        "asked": f"a copy with {field} {value}",
-    }[forecast.copy]
-    why = f" ({forecast.reason.replace('_', ' ')})" if forecast.reason else ""
-    return Text.assemble(f"  {which}: ", (forecast.verdict, _VERDICT_STYLES[forecast.verdict]), why)
 
 
 def render_bucket(report: BucketReport) -> list[RenderableType]:

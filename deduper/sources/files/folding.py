@@ -4,7 +4,7 @@ Each window writes a file with its source partitions. Once there are enough of t
 
 - an archive of the windows whose keys may still live: it says where a first copy was read,
 - the table of judged files, for a source of files: a file that is not in it is new. A file that is gone from the source
-  for `source.forget_after` leaves it.
+  for `judged.FORGET_AFTER_US` leaves it.
 
 Both are durable before the record that names them and drops the single files. An interrupted fold leaves files that no
 record names, for the next start to remove.

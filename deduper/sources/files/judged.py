@@ -26,6 +26,8 @@ from deduper.sources.files.source_file import shown, stat
 
 logger = logging.getLogger(__name__)
 
+FORGET_AFTER_US = 7 * 86_400_000_000
+"""Time until a removed file is forgotten: a file of that path that comes back earlier is not read again."""
 FOLDER = "folder"
 """The name in a commit's `extra` of the folder of the source."""
 
@@ -75,7 +77,7 @@ class KnownFiles:
             CorruptionError: a file of sources is missing or damaged.
         """
         self._folder = str(source.folder)
-        self._forget_after_us = source.forget_after
+        self._forget_after_us = FORGET_AFTER_US
         # Names come from outside: without the salt, nobody can prepare two with one digest.
         self._seed = int.from_bytes(log.manifest.salt[:8], "little")
         state = log.state

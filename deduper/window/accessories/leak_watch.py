@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 _SECOND, _MINUTE, _HOUR, _DAY = 1e6, 60e6, 3600e6, 86400e6
 _TIMES = (_SECOND, 10 * _SECOND, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR)
 _DAYS = (_DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY, 365 * _DAY)
+_PERIODS = 2
+"""The sample remembers a key for so many periods: enough to say what twice the period would find."""
+_MOST_KEYS = 65_536
+"""7 MiB of them. A full sample goes on with half of its keys: more of them only make the intervals narrower."""
 _PARTS = (0.0001, 0.001, 0.01, 0.1, 0.25, 0.5)
 """Classes of distances: times, or parts of a period that is no time."""
 
@@ -47,7 +51,7 @@ def leak_settings(config: Config) -> LeakSettings | None:
     if bits is None or period is None:
         return None
     scale = config.expiry_key_scale
-    memory = period * config.leak_meter.periods
+    memory = period * _PERIODS
     others: tuple[int | float, ...] = (period / 4, period / 2, period, memory)
     if not scale.is_float:
         memory = min(int(memory), INT64_MAX)
@@ -55,7 +59,7 @@ def leak_settings(config: Config) -> LeakSettings | None:
     classes = (*_TIMES, *_DAYS) if scale.is_time else tuple(part * period for part in _PARTS)
     return LeakSettings(
         bits=bits,
-        most_keys=config.leak_meter.keys,
+        most_keys=_MOST_KEYS,
         float_domain=scale.is_float,
         period=period,
         memory=memory,

@@ -20,8 +20,8 @@ from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin import status as status_module
 from deduper.admin.gc import collect
-from deduper.admin.inspect import inspect_key
 from deduper.admin.keys.explain import explain
+from deduper.admin.keys.stored import stored_key
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.orphans import OrphanKind, orphans
 from deduper.admin.status import store_status
@@ -213,7 +213,7 @@ def test_its_state_is_shown(store: StoreElsewhere, monkeypatch: pytest.MonkeyPat
 def test_a_key_is_explained_from_its_port(store: StoreElsewhere) -> None:
     """Its first copy is a row of a Parquet file there."""
     key = next(row["k"] for row in store.rows[0] if row["k"])
-    (entry, *_) = inspect_key(store.open(), (key,), now_us=1).entries
+    (entry, *_) = stored_key(store.open(), (key,), now_us=1).entries
     assert entry.window == 0
     first = explain(store.open(), (key,)).copies[0]
     assert (first.verdict, first.window, first.known_by) == ("unique", 0, "output")

@@ -107,7 +107,7 @@ def test_windows_and_reasons_select(job: Job) -> None:
 
 def test_a_killed_export_is_no_export(job: Job) -> None:
     """What is there has a hidden name; the next call writes all."""
-    words = ["inspect", "errors", str(job.file), "--export", str(job.to), "--json"]
+    words = ["errors", str(job.file), "--export", str(job.to), "--json"]
     killed = command(*words, armed="errors.written=kill")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not job.to.exists()
@@ -244,7 +244,7 @@ def test_a_store_without_its_config_is_refused(job: Job) -> None:
 
 def test_the_command(job: Job) -> None:
     """As text; of the newest windows."""
-    words = ["inspect", "errors", str(job.file), "--last=2", "--reason=null_key", "--export", str(job.to)]
+    words = ["errors", str(job.file), "--last=2", "--reason=null_key", "--export", str(job.to)]
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, "2 records in 1 file" in " ".join(result.output.split())) == (0, True)
     assert job.lines() == [b'{"n":2}', b'{"n":3}']

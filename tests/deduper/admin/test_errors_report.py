@@ -1,4 +1,4 @@
-"""`inspect errors`: the error port by reason and detail, in each format; without it, what the log has."""
+"""`errors`: the error port by reason and detail, in each format; without it, what the log has."""
 
 from __future__ import annotations
 
@@ -156,12 +156,12 @@ def test_ranges_of_windows(text: str, windows: Windows) -> None:
 @pytest.mark.parametrize("text", ["", "..", "x", "9..7", "-1", "1-2"])
 def test_what_names_no_windows(tmp_path: Path, text: str) -> None:
     """Is a mistake of usage."""
-    result = CliRunner().invoke(app, ["inspect", "errors", str(job(tmp_path, "json")), f"--window={text}"])
+    result = CliRunner().invoke(app, ["errors", str(job(tmp_path, "json")), f"--window={text}"])
     assert result.exit_code == 2
     assert "names no windows" in result.output
 
 
 def test_the_command(tmp_path: Path) -> None:
     """As JSON, for the newest window."""
-    result = CliRunner().invoke(app, ["inspect", "errors", str(job(tmp_path, "csv")), "--last", "1", "--json"])
+    result = CliRunner().invoke(app, ["errors", str(job(tmp_path, "csv")), "--last", "1", "--json"])
     assert (result.exit_code, json.loads(result.output)["rows"]) == (0, 2)

@@ -188,13 +188,30 @@ def test_a_row_group_is_read_only_if_its_bounds_allow_the_key(
     assert len(read) == (len(values) - values.count(None) if isinstance(sought, float) else len(rows))
 
 
+def test_the_store_alone_says_whether_a_key_is_remembered(tmp_path: Path) -> None:
+    """Without the config, which names the outputs, or by wish; the answer says what it is without."""
+    store = opened(small_world(tmp_path))
+    of_both = explain(store, ("a",))
+    quick = explain(store, ("a",), only_store=True)
+    assert (quick.stored.is_remembered, quick.copies) == (True, ())
+    assert quick.stored.entries == of_both.stored.entries
+    assert quick.unread == ("outputs: left out by --only-store",)
+    without = explain(replace(store, config=None), ("a",))
+    assert (without.stored.next, without.copies) == ((), ())
+    assert without.unread == ("outputs: name the config: it says where they are",)
+    assert not any(line.startswith("copies") for line in printed(render(without), 80))
+
+
 def test_an_explanation_suits_a_terminal(tmp_path: Path) -> None:
     """And says of every copy why."""
     found = explain(opened(small_world(tmp_path)), ("a",))
     lines = printed(render(found), 80)
     assert words(lines) <= words(printed(render(found), 300))
     check_lines([line for line in lines if "/" not in line], 80)
-    assert lines[:3] == ["key       k = a", "copies    3: 1 unique, 2 duplicate", "searched  5 rows in 3 files"]
+    assert lines[0] == "key         k = a"
+    assert lines[2] == "remembered  yes"
+    at = lines.index("copies    3: 1 unique, 2 duplicate")
+    assert lines[at + 1] == "searched  5 rows in 3 files"
     assert any(line.startswith("  why         its first copy is in an earlier window") for line in lines)
 
 

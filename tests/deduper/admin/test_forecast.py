@@ -1,4 +1,4 @@
-"""What `inspect key` says of the next copy is what the job then says of it."""
+"""What `explain` says of the next copy is what the job then says of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.local import local_place
-from deduper.admin.inspect import inspect_key
 from deduper.admin.keys.forecast import CopyForecast, category_of, new_category
+from deduper.admin.keys.stored import stored_key
 from deduper.admin.open_store import OpenStore
 from deduper.core.categories import CategoryState
 from deduper.testing import Row
@@ -83,9 +83,9 @@ def judged(by: str, data: st.DataObject) -> str:
             store = opened(world)
             copy = data.draw(rows)
             asked = [] if by in ("never", "processing_time") else [copy.expiry]
-            report = inspect_key(store, copy.key, asked=asked, now_us=world.now_us)
-            (forecast,) = [one for one in report.copies if one.copy in ("asked", "any")]
-            for one in report.copies:
+            report = stored_key(store, copy.key, asked=asked, now_us=world.now_us)
+            (forecast,) = [one for one in report.next if one.copy in ("asked", "any")]
+            for one in report.next:
                 if one.copy == "same" and one.expiry_key == forecast.expiry_key:
                     assert one.verdict == forecast.verdict
             process.offer(world.put([[copy]]))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bucket_store.errors import CorruptionError
-from deduper.admin.inspect import bucket_of, inspect_bucket, inspect_key, inspect_window
+from deduper.admin.inspect import bucket_of, inspect_bucket, inspect_window
+from deduper.admin.keys.stored import stored_key
 from deduper.admin.keys.values import parse_key
 from deduper.admin.open_store import open_store
 from deduper.cli.views.inspect import render_window
@@ -38,7 +39,7 @@ def test_a_remembered_key_names_its_first_copy_and_its_end(tmp_path: Path) -> No
             Window([seen("a", 1, hours=1, row=7), seen(None, 2, hours=1, row=9)], BEGIN_US + 2 * HOUR_US),
         ],
     )
-    report = inspect_key(open_store(str(file)), ("a", 1))
+    report = stored_key(open_store(str(file)), ("a", 1))
     (entry,) = report.to_json()["entries"]
     assert report.is_remembered
     assert entry["piece"].startswith("000000000001-000001-000-")
@@ -52,9 +53,9 @@ def test_a_remembered_key_names_its_first_copy_and_its_end(tmp_path: Path) -> No
         "live": True,
         "until": "the latest point reaches 2025-01-01T02:00:00Z",
     }
-    assert inspect_key(open_store(str(file)), (None, 2)).is_remembered
-    assert all(inspect_key(open_store(str(file)), (f"u{n}", n)).entries[0].row == n for n in range(50))
-    unknown = inspect_key(open_store(str(file)), ("u1", 2))
+    assert stored_key(open_store(str(file)), (None, 2)).is_remembered
+    assert all(stored_key(open_store(str(file)), (f"u{n}", n)).entries[0].row == n for n in range(50))
+    unknown = stored_key(open_store(str(file)), ("u1", 2))
     assert (unknown.is_remembered, unknown.entries) == (False, ())
 
 
@@ -88,14 +89,14 @@ def test_the_edge_of_life_is_the_one_of_judging(lookup: str, latest_us: int, is_
     """One µs decides, on both sides of the edge."""
     file = write_config(tmp_path, expiry=f"{{by: event_time, field: ts, period: 24h, span: 1h, lookup: {lookup}}}")
     make_store(file, [Window([seen("a", 1, hours=0)], latest_us)])
-    assert inspect_key(open_store(str(file)), ("a", 1)).is_remembered is is_live
+    assert stored_key(open_store(str(file)), ("a", 1)).is_remembered is is_live
 
 
 def test_without_a_config_nothing_is_said_about_the_end(tmp_path: Path) -> None:
     """The period is no part of the store; what is stored is shown all the same."""
     make_store(write_config(tmp_path), [Window([seen("a", 1, hours=0)], BEGIN_US)])
     for target in (str(tmp_path / "state"), f"file:{tmp_path}/state"):
-        report = inspect_key(open_store(target), ("a", 1))
+        report = stored_key(open_store(target), ("a", 1))
         assert report.is_remembered is None
         assert report.entries[0].until == "unknown without a config: the period is not part of the store"
 
@@ -123,7 +124,7 @@ def test_every_kind_of_expiry_tells_its_own_end(
     state = CategoryState(5, (("tue", 3), ("wed", 4)), ("mon",))
     latest = {"ordered": 30, "processing_time": BEGIN_US}.get(expiry.split(":")[1].split(",")[0].strip(" }"))
     make_store(file, [Window([SeenKey(("a", 1), bucket, expiry_key)], latest, extra={"categories": state.to_wire()})])
-    (entry,) = inspect_key(open_store(str(file)), ("a", 1), now_us=BEGIN_US).entries
+    (entry,) = stored_key(open_store(str(file)), ("a", 1), now_us=BEGIN_US).entries
     assert (entry.expiry_key, entry.until, entry.is_live) == (shown, until, True)
 
 
@@ -132,7 +133,7 @@ def test_a_key_seen_by_a_clock_far_ahead_tells_its_end_by_the_right_one(tmp_path
     file = write_config(tmp_path, expiry="{by: processing_time, period: 1h}")
     far_us, minutes_20 = BEGIN_US + 75 * 365 * 86_400_000_000, 1_200_000_000
     make_store(file, [Window([SeenKey(("a", 1), 0, far_us)], far_us + minutes_20)])
-    (entry,) = inspect_key(open_store(str(file)), ("a", 1), now_us=BEGIN_US).entries
+    (entry,) = stored_key(open_store(str(file)), ("a", 1), now_us=BEGIN_US).entries
     assert (entry.until, entry.is_live) == ("the wall clock reaches 2024-12-31T00:40:00Z", True)
 
 
@@ -142,7 +143,7 @@ def test_a_dropped_category_is_forgotten(tmp_path: Path) -> None:
     state = CategoryState(5, (("tue", 3), ("wed", 4)), ("mon",))
     make_store(file, [Window([SeenKey(("a", 1), 2, 0)], extra={"categories": state.to_wire()})])
     store = open_store(str(file))
-    report = inspect_key(store, ("a", 1))
+    report = stored_key(store, ("a", 1))
     assert (report.is_remembered, report.entries[0].until) == (False, "category mon was dropped")
     assert inspect_bucket(store, 3).holds == "category tue"
     assert inspect_bucket(store, 2).holds == "a category that is not live"
@@ -256,6 +257,6 @@ def test_a_record_of_a_topic_is_named_by_its_offset(tmp_path: Path) -> None:
     rows = store.rows[0]
     key = next(row["k"] for row in rows if row["k"])
     ordinal, position = min((number % 2, number // 2) for number, row in enumerate(rows) if row["k"] == key)
-    (entry,) = inspect_key(store.open(), (key,)).entries
+    (entry,) = stored_key(store.open(), (key,)).entries
     assert entry.row == (1 << 40) + position
     assert entry.source == str(tmp_path / "in" / f"w0-{ordinal}.json")

@@ -10,14 +10,15 @@ import pytest
 from bucket_store.log.profile import WindowProfile
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
-from deduper.admin.doctor import Diagnosis
+from deduper.admin.diagnosis import Diagnosis
 from deduper.admin.errors.export import ErrorExport
 from deduper.admin.errors.report import ErrorGroup, ErrorsReport
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.health import Health, State
-from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport
+from deduper.admin.inspect import BucketPart, BucketReport
 from deduper.admin.keys.explain import Explanation, SeenCopy
 from deduper.admin.keys.forecast import CopyForecast
+from deduper.admin.keys.stored import KeyEntry, StoredKey
 from deduper.admin.lag import PartitionLag, SourceLag
 from deduper.admin.move.backup import CopyReport
 from deduper.admin.move.export import ExportReport
@@ -105,21 +106,20 @@ REPORTS = {
         True,
     ),
     "gc_refused": GcReport((), 0, True, True),
-    "doctor": Diagnosis("job", (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
-    "inspect_key": KeyReport(
-        {"a": "x", "b": None},
-        "00ff",
-        3,
-        "ts",
-        (CopyForecast("same", "2024-12-31T00:00:00Z", "duplicate", "earlier_window"),),
-        (KeyEntry(4, -1, "a-piece", "2024-12-31T00:00:00Z", "part-0.parquet", 7, None, "for ever"),),
-    ),
-    "inspect_errors": ErrorsReport(
+    "check": Diagnosis("job", (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
+    "errors": ErrorsReport(
         "/out/error", 2, 9, None, (ErrorGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
     ),
     "error_export": ErrorExport("/out/errors", {"null_key": 8}, 2, {"file_missing": 1}),
     "explain": Explanation(
-        {"a": "x", "b": None},
+        StoredKey(
+            {"a": "x", "b": None},
+            "00ff",
+            3,
+            "ts",
+            (CopyForecast("same", "2024-12-31T00:00:00Z", "duplicate", "earlier_window"),),
+            (KeyEntry(4, -1, "a-piece", "2024-12-31T00:00:00Z", "part-0.parquet", 7, None, "for ever"),),
+        ),
         (
             SeenCopy(
                 *("duplicate", "same_window", 4, "2024-12-31T00:00:00Z", "in/0.json:8", "/out/d.parquet:0"),
@@ -132,7 +132,7 @@ REPORTS = {
         2,
         9,
     ),
-    "inspect_bucket": BucketReport(
+    "bucket": BucketReport(
         7,
         "numbers",
         True,

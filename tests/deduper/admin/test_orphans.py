@@ -153,7 +153,7 @@ def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None
 
 
 def test_a_probe_whose_process_died(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start, or `doctor`, that was killed while it tried the storage: the file under its name, in the store alone."""
+    """A start, or `check`, that was killed while it tried the storage: the file under its name, in the store alone."""
     store = open_store(str(config_file))
     monkeypatch.setattr(LocalNames, "remove", lambda *_: None)
     demand_refusal(store.log.root)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from bucket_store import errors as store_errors
 from deduper.admin import open_store
 from deduper.cli.main import app
-from deduper.cli.quickstart.weblog import DEFAULT_RECORDS
+from deduper.cli.weblog import DEFAULT_RECORDS
 from deduper.config.problems import ConfigError
 from deduper.errors import CheckFailedError, ExitCode, IntegrityError, OwnerAliveError, UsageError, exit_code_of
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
@@ -93,11 +93,7 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
 
 @pytest.mark.parametrize(
     "words",
-    [
-        words
-        for words in COMMANDS
-        if words[0] in ("doctor", "status", "report", "verify", "gc", "inspect", "explain", "run", "bench")
-    ],
+    [words for words in COMMANDS if words[0] in ("check", "status", "errors", "verify", "gc", "explain", "run")],
     ids=" ".join,
 )
 def test_every_reading_command_answers_in_json_too(words: tuple[str, ...]) -> None:
@@ -231,10 +227,10 @@ def test_init_writes_a_valid_config_and_replaces_none(tmp_path: Path) -> None:
     """Only with --force."""
     file = tmp_path / "web.yaml"
     made = run("init", file)
-    assert (made.exit_code, made.stdout.splitlines()[1]) == (0, f"  deduper config validate {file}")
-    first = file.read_text(encoding="utf-8").splitlines()[1:5]
+    assert (made.exit_code, made.stdout.splitlines()[1]) == (0, f"  deduper check {file}")
+    first = file.read_text(encoding="utf-8").splitlines()[1:4]
     assert len({line.rindex("  ") for line in first}) == 1, "its commands are explained in one column"
-    assert run("config", "validate", file).stdout == f"{file} is valid: job web, key user, id\n"
+    assert run("check", file, "--config-only").stdout == f"{file} is valid: job web, key user, id\n"
     file.write_text("mine", encoding="utf-8")
     result = run("init", file)
     assert (result.exit_code, file.read_text(encoding="utf-8")) == (2, "mine")
@@ -243,10 +239,10 @@ def test_init_writes_a_valid_config_and_replaces_none(tmp_path: Path) -> None:
     assert "name: web\n" in file.read_text(encoding="utf-8")
 
 
-def test_validate_shows_the_place_and_ends_with_2(tmp_path: Path) -> None:
+def test_check_shows_the_place_and_ends_with_2(tmp_path: Path) -> None:
     """As text on standard error, as JSON on standard output."""
     file = write_config(tmp_path, more="metric: {}\n")
-    result = run("config", "validate", file, "--set", "store.shards=0")
+    result = run("check", file, "--set", "store.shards=0")
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
         f"{file}:11:1: metric: unknown setting; did you mean `metrics`?",
@@ -256,7 +252,7 @@ def test_validate_shows_the_place_and_ends_with_2(tmp_path: Path) -> None:
         "",
         "2 problems; nothing was started.",
     ]
-    result = run("config", "validate", file, "--json")
+    result = run("check", file, "--json")
     assert (result.exit_code, result.stderr) == (2, "")
     assert json.loads(result.stdout) == {
         "valid": False,
@@ -271,7 +267,7 @@ def test_validate_shows_the_place_and_ends_with_2(tmp_path: Path) -> None:
             }
         ],
     }
-    assert json.loads(run("config", "validate", write_config(tmp_path), "--json").stdout) == {
+    assert json.loads(run("check", write_config(tmp_path), "--config-only", "--json").stdout) == {
         "valid": True,
         "problems": [],
     }
@@ -282,7 +278,7 @@ def test_show_tells_where_every_setting_comes_from(tmp_path: Path, monkeypatch: 
     # With a short name for the file: a wide table has no room for a long one, and wraps.
     monkeypatch.chdir(tmp_path)
     file = write_config(tmp_path, more="spark: {spark.my.password: hunter2}\n").relative_to(tmp_path)
-    arguments = ("config", "show", file, "--set", "store.shards=8")
+    arguments = ("show", file, "--set", "store.shards=8")
     shown = json.loads(run(*arguments, "--json", env={"DEDUPER__TRIGGER": "5s"}).stdout)
     assert shown["store.shards"] == {"value": 8, "from": "--set store.shards"}
     assert shown["trigger"] == {"value": "5s", "from": "DEDUPER__TRIGGER"}
@@ -297,7 +293,7 @@ def test_show_tells_where_every_setting_comes_from(tmp_path: Path, monkeypatch: 
 
 def test_the_schema_describes_the_file_and_not_the_code() -> None:
     """Defaults as they are written, and only what must be written is required."""
-    schema = json.loads(run("config", "schema").stdout)
+    schema = json.loads(run("show", "--schema").stdout)
     assert schema["required"] == ["source", "key", "expiry", "sinks"]
     assert schema["properties"]["trigger"]["default"] == "10s"
     event_time = schema["$defs"]["EventTimeExpiry"]["properties"]
@@ -314,22 +310,18 @@ def test_the_schema_describes_the_file_and_not_the_code() -> None:
         (("status", "{}"), "1 in 1 piece", {"url", "epoch", "windows", "latest_point", "entries", "last_windows"}),
         (("verify", "{}"), "sound: every check", {"sound", "findings", "records", "pieces"}),
         (
-            ("inspect", "key", "{}", "a", "1"),
+            ("explain", "{}", "a", "1"),
             "in/0.json, row 3",
-            {"key", "remembered", "copies", "entries"},
+            {"key", "remembered", "next", "entries", "copies", "unread"},
         ),
+        (("explain", "{}", "a", "-1", "--only-store"), "remembered  no", {"key", "remembered", "next", "entries"}),
         (
-            ("inspect", "key", "{}", "a", "-1"),
-            "remembered  no",
-            {"key", "remembered", "copies", "entries"},
-        ),
-        (
-            ("inspect", "window", "{}", "0"),
+            ("status", "{}", "--window", "0"),
             "2024-12-31T00:00:00Z",
             {"window", "counts", "pieces", "sources", "outputs"},
         ),
-        (("inspect", "bucket", "{}", "2024-12-31T00:30Z"), "1 in 1 piece", {"bucket", "entries", "pieces", "live"}),
-        (("inspect", "bucket", "{}", "-7"), "0 in 0 pieces", {"bucket", "entries", "pieces", "live"}),
+        (("status", "{}", "--bucket", "2024-12-31T00:30Z"), "1 in 1 piece", {"bucket", "entries", "pieces", "live"}),
+        (("status", "{}", "--bucket", "-7"), "0 in 0 pieces", {"bucket", "entries", "pieces", "live"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from deduper.admin.status import StoreStatus
 from deduper.cli.terminal import Messages, WindowLines, counted, pairs, print_parts, table, wrapped
-from deduper.cli.views import doctor, explain, gc, inspect, status, verify
+from deduper.cli.views import check, explain, gc, inspect, status, verify
 from deduper.cli.watch import top, watch
 from deduper.config.sections import PORTS
 from deduper.window.progress import BatchProgress, Left
@@ -43,10 +43,9 @@ SHOWN = REPORTS | {
 VIEWS: dict[str, Callable[[Any], Iterable[RenderableType]]] = {
     "status": lambda report: status.render(report, timings=True),
     "gc": gc.render,
-    "doctor": doctor.render,
+    "check": check.render,
     "explain": explain.render,
-    "inspect_key": inspect.render_key,
-    "inspect_bucket": inspect.render_bucket,
+    "bucket": inspect.render_bucket,
     "verify": verify.render,
 }
 
@@ -189,7 +188,7 @@ def in_terminal(*arguments: str, width: int) -> tuple[int, list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "command"),
-    [(80, ("status", "{}", "--timings")), (80, ("config", "show", "{}")), (120, ("status", "{}")), (80, ("--help",))],
+    [(80, ("status", "{}", "--timings")), (80, ("show", "{}")), (120, ("status", "{}")), (80, ("--help",))],
 )
 def test_commands_follow_a_real_terminal(width: int, command: tuple[str, ...], tmp_path: Path) -> None:
     """Its width, not that of a pipe; a path longer than a line is left to the terminal."""

@@ -27,22 +27,20 @@ NO_COLON = f"put a colon behind each name, here and in the line before; {IN_YAML
 # The words of a command, by blanks; its exit code, and what it writes to standard error.
 CASES = cases(
     r"""
-too-few-values | inspect key job.yaml a | 2
+too-few-values | explain job.yaml a | 2
   error: the key has 2 columns (user string, id bigint), and 1 value was given; <EACH>
 too-many-values | explain job.yaml a 1 2 | 2
   error: the key has 2 columns (user string, id bigint), and 3 values were given; <EACH>
-value-of-another-type | inspect key job.yaml a x | 2
+value-of-another-type | explain job.yaml a x | 2
   error: column id: `x` is no bigint; write a whole number
 number-too-large | explain job.yaml a 9223372036854775808 | 2
   error: 9223372036854775808 is no bigint
-at-no-time | inspect key job.yaml a 1 --at soon | 2
+at-no-time | explain job.yaml a 1 --at soon | 2
   error: column ts: `soon` is no timestamp; write 2024-12-31T23:59:59Z (UTC when no zone is written)
-at-of-never | inspect key never.yaml a 1 --at 5 | 2
+at-of-never | explain never.yaml a 1 --at 5 | 2
   error: with `expiry.by: never` a copy has no expiry key of its own; leave out --at
-at-without-config | inspect key state a 1 --at 2025-01-01 | 2
+at-without-config | explain state a 1 --at 2025-01-01 | 2
   error: --at needs the config, because a verdict depends on the period
-explain-without-config | explain state a 1 | 2
-  error: name the config: it says where the outputs are
 since-no-time | explain job.yaml a 1 --since soon | 2
   error: --since soon: write a time as 2024-12-31T23:00Z, or how long ago as 7d
 no-file | explain nowhere.yaml a 1 | 2
@@ -57,30 +55,34 @@ no-folder | status nowhere | 2
   error: nowhere: there is no such file or folder; name a config file, or a store by folder or URL
 data-for-config | run data.csv | 2
   data.csv:1:1: is not a mapping; write `name: value` lines<LF>    1 | user,id<LF>      | ^<NOTHING>
-bytes-for-config | config show bytes.yaml | 2
+bytes-for-config | show bytes.yaml | 2
   bytes.yaml: is not UTF-8 at byte 128; save the file as UTF-8<NOTHING>
-folder-for-config | config validate state | 2
+folder-for-config | check state | 2
   state: is a folder; name the config file in it<NOTHING>
-tab | config validate tab.yaml | 2
+tab | check tab.yaml | 2
   tab.yaml:2:1: is not YAML: found character '\t' that cannot start any token; <IN_YAML><LF>    2 | <TAB>format:
       files<LF>      | ^<NOTHING>
-no-colon | config validate colon.yaml | 2
+no-colon | check colon.yaml | 2
   colon.yaml:2:4: is not YAML: mapping values are not allowed here; <NO_COLON><LF>    2 | key:
       user<LF>      |    ^<NOTHING>
 set-typo | run job.yaml --set store.shard=8 | 2
   --set store.shard: store.shard: unknown setting; did you mean `shards`?<NOTHING>
 set-without-value | run job.yaml --set shards | 2
   --set shards: is not a setting; write `--set path=value`, as in `--set store.shards=8`<NOTHING>
-set-foreign-type | config validate job.yaml --set source.schema=user#int64 | 2
+set-foreign-type | check job.yaml --set source.schema=user#int64 | 2
   --set source.schema: source.schema: `int64` is not a type; did you mean `bigint`?
-window-beyond | inspect window job.yaml 99 | 3
+window-beyond | status job.yaml --window 99 | 3
   error: window 99 is not committed; the newest window is 0
-window-of-none | inspect window empty.yaml 0 | 3
+window-of-none | status empty.yaml --window 0 | 3
   error: window 0 is not committed; the store has no window yet
-bucket-no-time | inspect bucket job.yaml soon | 2
+bucket-no-time | status job.yaml --bucket soon | 2
   error: `soon` is no bucket key; write a whole number, or a time as 2024-12-31T23:00Z
-bucket-of-never | inspect bucket never.yaml 2025-01-01 | 2
+bucket-of-never | status never.yaml --bucket 2025-01-01 | 2
   error: `2025-01-01` is no bucket key; write a whole number
+two-looks | status job.yaml --window 0 --watch | 2
+  error: --window and --watch: leave one out, each shows something else
+nothing-to-show | show | 2
+  error: name a config file, or give --schema, which describes every setting
 grace-without-unit | gc job.yaml --grace 5 | 2
   error: --grace a duration needs a unit, found `5`; write `5s` for seconds; <UNITS>
 grace-no-duration | gc job.yaml --grace soon | 2
@@ -89,8 +91,6 @@ rows-without-config | verify state --rows | 2
   error: --rows needs the config: it says where the outputs are
 seed-outputs-have-a-format | seed job.yaml --files out --outputs --format csv | 2
   error: --format: the endings of --outputs say it, leave it out
-preset-unknown | bench --preset nope | 2
-  error: --preset nope: unknown name; choose from quick, standard, all
 init-in-no-folder | init no/such.yaml | 2
   error: no: there is no such folder; make it (mkdir -p no)
 init-over-a-file | init job.yaml | 2

@@ -90,19 +90,19 @@ def test_the_starter_is_valid_as_it_stands(tmp_path: Path) -> None:
 
 def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Path) -> None:
     """Each of four settings is decided by another source."""
-    file = written(tmp_path, TEXT + "store: {shards: 2, memory: 1GiB, table_disk: 1GiB}\n")
+    file = written(tmp_path, TEXT + "store: {shards: 2, memory: 1GiB, first_seen: false}\n")
     loaded = load_with_sources(
         file,
         overrides=["store.shards=8"],
         environment={"DEDUPER__STORE__SHARDS": "4", "DEDUPER__STORE__MEMORY": "3GiB", "PATH": "/bin"},
     )
     store = loaded.config.store
-    assert (store.shards, store.memory, store.table_disk, store.first_seen) == (8, 3 * 2**30, 2**30, True)
+    assert (store.shards, store.memory, store.first_seen, store.tables) == (8, 3 * 2**30, False, "auto")
     sources = {setting.setting: setting.source for setting in loaded.settings}
     assert sources["store.shards"] == "--set store.shards"
     assert sources["store.memory"] == "DEDUPER__STORE__MEMORY"
-    assert sources["store.table_disk"] == f"{file}:9:34"
-    assert sources["store.first_seen"] == "default"
+    assert sources["store.first_seen"] == f"{file}:9:34"
+    assert sources["store.tables"] == "default"
     assert sources["key"] == f"{file}:2:1"
 
 
@@ -234,7 +234,7 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     ],
 )
 def test_logins_are_never_printed_wherever_they_stand(tmp_path: Path, setting: str, value: str) -> None:
-    """In a message's own words as in what it quotes, and in `config show`."""
+    """In a message's own words as in what it quotes, and in `show`."""
     try:
         loaded = load_with_sources(written(tmp_path, TEXT), overrides=[f"{setting}={value}"], environment={})
     except ConfigError as error:

@@ -386,16 +386,14 @@ SETTINGS = [
     *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump", "expiry.buckets"),
     *("expiry.live_categories", "expiry.remember_dropped", "store.url", "store.shards", "store.memory"),
     *(
-        "store.table_disk",
         "store.tables",
-        "store.piece_cache",
         "store.first_seen",
         "sinks.unique",
         "sinks.unique.format",
     ),
     *("sinks.unique.path", "spark.x", "spark.spark.x", "nonsense", "source.nonsense", "sinks.unique.nonsense"),
     *("metrics", "metrics.port", "metrics.host", "metrics.nonsense"),
-    *("errors", "errors.warn_share", "errors.warn_every", "errors.nonsense"),
+    *("errors", "errors.warn_share", "errors.nonsense"),
 ]
 ODD_VALUES: list[object] = [
     *(None, True, 0, -1, 2**70, 1.5, "", "x", " ", "${", "never", "none", "ordered", "category", "csv", "off"),

@@ -1,4 +1,4 @@
-"""Whatever keeps a job from starting: `doctor` never calls it ready, and `run` ends with its exit code before Spark."""
+"""Whatever keeps a job from starting: `check` never calls it ready, and `run` ends with its exit code before Spark."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class Job:
         mark_published(config, log, -1)
         return log
 
-    def doctor(self) -> tuple[int, set[str]]:
-        """The exit code of `doctor`, and the checks that failed."""
-        answer = CliRunner().invoke(app, ["doctor", str(self.config and self.file), "--json"])
+    def check(self) -> tuple[int, set[str]]:
+        """The exit code of `check`, and the checks that failed."""
+        answer = CliRunner().invoke(app, ["check", str(self.config and self.file), "--json"])
         found = json.loads(answer.stdout)
         failed = {diagnostic["check"] for diagnostic in found["diagnostics"] if diagnostic["severity"] == "error"}
         assert found["healthy"] is not failed
@@ -126,13 +126,13 @@ def job(tmp_path: Path, java: spark_java.Java, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_job_that_may_start(job: Job) -> None:
     """Before its first start, and after it."""
-    assert job.doctor() == (0, set())
+    assert job.check() == (0, set())
     job.make_store()
-    assert job.doctor() == (0, set())
+    assert job.check() == (0, set())
     assert job.start() is ExitCode.OK
 
 
-def test_run_and_doctor_go_through_one_list(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_and_check_go_through_one_list(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new check is one of both."""
 
     def fails(start: Start) -> Iterator[Any]:
@@ -140,7 +140,7 @@ def test_run_and_doctor_go_through_one_list(job: Job, monkeypatch: pytest.Monkey
         yield
 
     monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, Check("luck", "moon", fails)))
-    assert job.doctor() == (3, {"luck"})
+    assert job.check() == (3, {"luck"})
     assert job.start() is ExitCode.FAILED
 
 
@@ -319,11 +319,11 @@ CONDITIONS: Mapping[str, tuple[Breaks, set[str], int]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_what_keeps_a_job_from_starting(job: Job, condition: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`doctor` ends with 3 and names the check; `run` ends with its code, and has claimed nothing."""
+    """`check` ends with 3 and names the check; `run` ends with its code, and has claimed nothing."""
     breaks, failed, code = CONDITIONS[condition]
     with breaks(job, monkeypatch) or nullcontext():
         before = job.records()
-        assert job.doctor() == (3, failed)
+        assert job.check() == (3, failed)
         assert job.start() == code
         assert job.records() == before
 

@@ -1,4 +1,4 @@
-"""A start and `doctor` compare the last records of topics with the schema: on librdkafka's own mock of brokers."""
+"""A start and `check` compare the last records of topics with the schema: on librdkafka's own mock of brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor` sees that a topic no longer holds what comes next: on librdkafka's own mock of brokers."""
+"""`check` sees that a topic no longer holds what comes next: on librdkafka's own mock of brokers."""
 
 from __future__ import annotations
 

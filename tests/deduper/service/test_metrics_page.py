@@ -676,19 +676,20 @@ def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
 def test_health_knows_what_the_job_knows(tmp_path: Path) -> None:
     """A committed window that is not published, records that wait, a window at hand."""
     now_us, seconds = NOW_US, 0.0
-    settings = config(tmp_path, metrics={"port": free_port(), "health": {"disk_free": "1B", "brokers": "10h"}})
+    settings = config(tmp_path, metrics={"port": free_port(), "health": {"disk_free": "1B"}})
     log = owned_log(settings)
     reported = JobMetrics(settings, CollectorRegistry(), lambda: now_us, lambda: seconds)
     reported.opened(log)
+    reported.source_ends({PLACES[0]: 10})
     with reported.window():
         log.place(committed(log, ends(10)))
         seconds = 901.0
     assert reported.health() == ["publishing stuck: a committed window has not been published for 901 s"]
     reported.window_ended(PROGRESS)
     assert reported.health() == []
-    now_us += 601_000_000
+    now_us += 901_000_000
     reported.source_ends({PLACES[0]: 12})
-    assert reported.health() == ["no progress: no window was committed for 601 s, and input waits"]
+    assert reported.health() == ["no progress: no window was committed for 901 s, and input waits"]
     with reported.window():
         seconds += 1
         assert reported.health() == []

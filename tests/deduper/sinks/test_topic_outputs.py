@@ -208,8 +208,8 @@ def test_the_marks_of_ports_are_checked_without_any_file_port(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_commands_answer_for_a_store_with_topics(mixed: Mixed) -> None:
-    """`inspect window` names topic and slots; verify and gc end with 0 while the brokers are down."""
-    reported = CliRunner().invoke(app, ["inspect", "window", str(mixed.file), "0", "--json"])
+    """`status --window` names topic and slots; verify and gc end with 0 while the brokers are down."""
+    reported = CliRunner().invoke(app, ["status", str(mixed.file), "--window", "0", "--json"])
     assert reported.exit_code == 0
     outputs = {output["port"]: output for output in json.loads(reported.stdout)["outputs"]}
     assert (outputs["error"]["topic"], outputs["error"]["slots"]) == ("err", [0, 2])

@@ -47,7 +47,7 @@ class Windows:
         store = self.root / "state"
         raw = {"format": "files", "path": str(self.folder), "file_format": "json", "schema": "k string"}
         self.source = FilesSource.model_validate(
-            {**raw, "max_files_per_batch": self.most, "forget_after": "7d"}, context={"base_dir": self.root}
+            {**raw, "max_files_per_batch": self.most}, context={"base_dir": self.root}
         )
         if (store / "manifest").exists():
             self.log = CommitLog.open(local_place(store))

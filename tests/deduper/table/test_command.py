@@ -173,24 +173,6 @@ def test_exit_codes_of_a_load(place: Place, tmp_path: Path) -> None:
     assert "a.parquet: cannot be read as Parquet" in wrong.stderr
 
 
-def test_the_quickstart(tmp_path: Path) -> None:
-    """Two days loaded twice, the second time nothing is added; a plan that holds; into an empty folder alone."""
-    result = run("quickstart", str(tmp_path / "demo"), "--records", "200")
-    assert result.exit_code == 0, result.stderr
-    first, second = (line.split() for line in result.stdout.splitlines()[1:3])
-    assert (first[first.index("new") + 1], second[second.index("new") + 1]) == ("400", "0")
-    plan = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    for line in ("plan upsert; nothing is written", "inserted 1", "updated 10"):
-        assert line in plan
-    shown = [line for line in plan if line.startswith("rewritten")]
-    done = run("upsert", str(tmp_path / "demo/upsert.yaml"), "--execute")
-    assert done.exit_code == 0, done.stderr
-    assert shown == [" ".join(line.split()) for line in done.stdout.splitlines() if line.startswith("rewritten")]
-    again = run("quickstart", str(tmp_path / "demo"))
-    assert again.exit_code == 2
-    assert "is not empty" in again.stderr
-
-
 def lives(*words: str) -> str:
     """What a process says that nothing kills."""
     done = command(*words)

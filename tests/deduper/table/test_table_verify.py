@@ -1,4 +1,4 @@
-"""`deduper table verify` and `rebuild`: an index against its table, wrong in every way, and rebuilt meanwhile."""
+"""`deduper table status --verify` and `rebuild`: an index against its table, wrong in every way, rebuilt meanwhile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(place: Place, command: str, *words: str) -> Result:
 
 def verify(place: Place, code: int) -> dict[str, Any]:
     """The answer, which ends with this exit code."""
-    done = run(place, "verify", "--json")
+    done = run(place, "status", "--verify", "--json")
     assert done.exit_code == code, done.stderr + done.stdout
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -102,7 +102,7 @@ def test_keys_with_another_file(place: Place) -> None:
             for path in place.files()[:2]
         ]
     )
-    text = [" ".join(line.split()) for line in run(place, "verify").stdout.splitlines()]
+    text = [" ".join(line.split()) for line in run(place, "status", "--verify").stdout.splitlines()]
     assert "found 3 keys not in the index: a load would add such rows again" in text
     assert "found 3 entries of no row: a load would take new rows for duplicates" in text
     assert "verdict NOT sound" in text
@@ -221,7 +221,7 @@ def test_a_load_beside_a_verification(place: Place, monkeypatch: pytest.MonkeyPa
 
 def test_what_cannot_be_verified(place: Place) -> None:
     """No table: exit code 2, and nothing is made. A damaged piece: 4. No index, or no state of it: no finding."""
-    none = run(place, "verify")
+    none = run(place, "status", "--verify")
     assert none.exit_code == 2
     assert "has no table yet" in none.stderr or "there is no such file" in none.stderr or "has no files" in none.stderr
     assert not place.root.exists()
@@ -230,7 +230,7 @@ def test_what_cannot_be_verified(place: Place) -> None:
     data = bytearray(piece.read_bytes())
     data[-10] ^= 1
     piece.write_bytes(data)
-    damaged = run(place, "verify")
+    damaged = run(place, "status", "--verify")
     assert damaged.exit_code == 4
     assert "the next load builds the index anew" in damaged.stderr
     (place.root.parent / "in").mkdir()

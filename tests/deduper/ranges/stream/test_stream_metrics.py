@@ -99,10 +99,10 @@ def test_a_stream_that_is_not_well(tmp_path: Path) -> None:
         with page.window():
             runner.run()
         assert [runner.inputs[side].waiting for side in ("events", "ranges")] == [1, 1]
-        now[0] = 700
-        assert page.health() == ["no progress: no window was committed for 700 s, and input waits"]
+        now[0] = 950
+        assert page.health() == ["no progress: no window was committed for 950 s, and input waits"]
         with page.window():
-            now[0] = 2000
+            now[0] = 2250
             assert page.health() == ["window stuck: one has been running for 1300 s"]
             runner.is_publishing = True
             assert page.health() == ["publishing stuck: a committed window has not been published for 1300 s"]

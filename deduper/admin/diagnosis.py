@@ -1,0 +1,34 @@
+"""`deduper check`: the checks of a start, all of them at once. Changes nothing that a job or its store is made of.
+
+The checks are those that `deduper run` requires, in `preflight.checks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deduper.as_json import AsJson
+from deduper.config.model import Config
+from deduper.diagnostics import Diagnostic, Severity
+from deduper.preflight.checks import examine
+from deduper.preflight.found import Start
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis(AsJson):
+    """The diagnostics of a job."""
+
+    json_names = ("job", "is_healthy", "diagnostics")
+
+    job: str
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the job can start."""
+        return not any(diagnostic.severity is Severity.ERROR for diagnostic in self.diagnostics)
+
+
+def diagnose(config: Config) -> Diagnosis:
+    """Check everything."""
+    return Diagnosis(config.name, tuple(examine(Start(config))))

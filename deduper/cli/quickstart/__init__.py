@@ -1,1 +1,0 @@
-"""`deduper quickstart`: a web log with known answers through the real job, and a report to look at."""
