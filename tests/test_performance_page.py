@@ -1,4 +1,4 @@
-"""docs/performance.md gets its tables from the documents of `deduper bench`."""
+"""docs/performance-notes.md gets its tables from the documents of `deduper bench`."""
 
 from __future__ import annotations
 
