@@ -132,11 +132,11 @@ def outputs_of(outputs: Iterable[OutputFile]) -> Outputs:
 
 
 class HasPlace(Protocol):
-    """Something that lies somewhere."""
+    """A store, as far as the names of staged files need it."""
 
     @property
     def place(self) -> Place:
-        """Where."""
+        """The folder of the store. Never changes."""
 
 
 class Ports(Protocol):
@@ -144,11 +144,11 @@ class Ports(Protocol):
 
     @property
     def file_ports(self) -> Mapping[str, FileSink]:
-        """The ports by their names."""
+        """The ports that are files, by their names. Never changes."""
 
     @property
     def store(self) -> HasPlace:
-        """The store of the windows."""
+        """The store of the windows. Never changes."""
 
 
 def staging_homes(config: Ports) -> list[Place]:

@@ -36,7 +36,9 @@ class Publisher(Protocol):
     """Publishes windows, in order, one after another. For one thread at a time."""
 
     def publish(self, works: Sequence[PortWork]) -> list[dict[int, Outcome]]:
-        """Publish the slots of a committed window, unless they are published. Safe to repeat after any crash.
+        """Publish the slots of a committed window, unless they are published. Called in step 5, after the commit.
+
+        Safe to repeat after any crash.
 
         Gives the outcome of each slot of each work. Waits for all slots, also after one has failed. The errors:
 
@@ -48,7 +50,7 @@ class Publisher(Protocol):
         """
 
     def close(self) -> None:
-        """Close the producers. The next owner aborts what they have not committed."""
+        """Close the producers, after the last window. The next owner aborts what they have not committed."""
 
 
 class ThreadPublisher:

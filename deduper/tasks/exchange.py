@@ -47,23 +47,32 @@ class JudgeExchange(Protocol):
     """The side of a shard's task."""
 
     def keys(self, shard: int) -> OfReaders:
-        """The columns for judging. A reading task without rows of the shard may be missing."""
+        """The columns for judging, by reading task. Called once, after all reading tasks have finished.
+
+        A reading task without rows of the shard may be missing.
+        """
 
     def leave_verdicts(self, shard: int, verdicts: OfReaders, firsts: OfReaders) -> None:
-        """Leave the verdicts of all these rows for the writers, and the first copies, if they are kept."""
+        """Leave the verdicts of all these rows for the writers, and the first copies, if they are kept.
+
+        Called once, before the piece is written. A task that runs twice leaves the same.
+        """
 
 
 class WriteExchange(Protocol):
     """The side of a writer."""
 
     def verdicts(self, reader: int) -> list[pa.RecordBatch]:
-        """The verdicts of a reading task's rows, by shard. A shard without rows of it may be missing."""
+        """The verdicts of a reading task's rows, by shard. Called after all shards were judged.
+
+        A shard without rows of it may be missing.
+        """
 
     def firsts(self, reader: int) -> list[pa.RecordBatch]:
-        """The first copies of its duplicates, likewise; one batch at least if the task has rows."""
+        """The first copies of its duplicates, by shard; called only if they are kept. Not empty if it has rows."""
 
     def records(self, reader: int) -> pa.RecordBatchFileReader:
-        """Its records."""
+        """The records of a reading task, as it has left them, in its order."""
 
 
 class FileExchange:

@@ -40,13 +40,13 @@ class FoundPartition(NamedTuple):
 
 
 class RecordPlaces(Protocol):
-    """Finds the places of records that come without; pickled into the job."""
+    """Gives each record its source order, where the reader gives none; pickled into the job."""
 
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records that the window takes, with their source order in ORDER."""
+        """The records that the window takes, with ORDER. Called for each batch, in the order of the partition."""
 
     def found(self) -> tuple[FoundPartition, ...]:
-        """The source partitions of the records so far, where only the records name them."""
+        """The source partitions of the records, if only the records name them. Called after the last batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def _encoded(
 ) -> tuple[tuple[str, ...], np.ndarray[Any, Any], tuple[int, ...]]:
     """The values of a column of categories, the id of each row's, and where each value was first admitted."""
     encoded = pa.concat_arrays(parts).dictionary_encode()
-    # Parquet files may hold texts that are none; they stay apart.
+    # Parquet files may hold texts that are no UTF-8; they stay different categories.
     values = tuple(
         value.decode(errors="backslashreplace") for value in encoded.dictionary.cast(pa.binary()).to_pylist()
     )

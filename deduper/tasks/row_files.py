@@ -51,14 +51,14 @@ class RowsFile(Protocol):
     """Rows in a file of a format."""
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows, which have the columns of the first ones."""
+        """Add rows, which have the columns of the first ones. The first call has those given to `RowFormats.begin`."""
 
     @property
     def size_bytes(self) -> int:
-        """The bytes so far."""
+        """The bytes written so far; a writer ends a file by them."""
 
     def finish(self) -> int:
-        """Make the whole file durable; gives its rows."""
+        """Make the whole file durable, once, after the last `write`; gives its rows as a reader will count them."""
 
 
 class _ParquetFile:

@@ -35,14 +35,17 @@ class TopicPorts(Protocol):
     """Publishes to topics; the service's is `KafkaPorts`."""
 
     def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
-        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
+        """Publish those rows of a committed window that go to topics. Called in step 5; safe to repeat."""
 
 
 class FunctionPorts(Protocol):
     """Hands rows to functions; a `Deduper`'s is `FunctionCalls`."""
 
     def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
-        """Call the functions with the staged rows of a committed window; again after any crash before its mark."""
+        """Call the functions with the staged rows of a committed window. Called last in step 5.
+
+        After a crash before the window's mark it is called again, with the same rows.
+        """
 
 
 class Publishing:

@@ -177,7 +177,7 @@ def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore, keep: C
     discarded = staging.discard_abandoned(config, log.state.epoch, keep=keep, names=log.root.names)
     remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch)
     newest_intent = max((intent.epoch for intent in read_intents(log.root)), default=0)
-    # A later one is damaged: nobody takes it over, and no window may follow that would remove it.
+    # A later intent is damaged: no start repeats it, and perhaps no window follows that would remove it.
     remove_intents(log.root, below_epoch=log.state.epoch, but=newest_intent)
     orphans = _orphan_pieces(log, pieces)
     pieces.delete(orphans, keep=live_files(log.state))

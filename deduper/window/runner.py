@@ -76,7 +76,11 @@ class Judge(Protocol):
     """Does step 2; the service's is `WindowJudge`."""
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        """The window after `state`, its pieces durable and its rows staged."""
+        """Judge the batch as the window after `state`, by the clock of its intent. Its pieces are durable then.
+
+        Called once a window, on the thread of the owner. Its rows are staged, and nothing is public. Raises as
+        `WindowJudge.judge`.
+        """
 
 
 class WindowRunner:

@@ -122,14 +122,14 @@ class Known(Protocol):
 
     @property
     def folder(self) -> str:
-        """The folder of the source that the next commit is to name."""
+        """The folder of the source for the next commit record. Asked when a batch is made."""
 
     @property
     def changed(self) -> int:
-        """How many files were found to have changed after they were judged."""
+        """The number of files that were found changed after they were judged. Asked at any time."""
 
     def new(self, paths: Sequence[str]) -> list[str]:
-        """Those of the listed files that were not judged."""
+        """Those of the listed files that were not judged. Called once for each listing, before the next window."""
 
 
 class FileBatches:

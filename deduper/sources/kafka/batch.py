@@ -69,27 +69,30 @@ class RecordSizes:
 
 
 class OffsetSource(Protocol):
-    """What a batch asks of the source that it is of."""
+    """The source of a batch, as the batch uses it."""
 
     def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
-        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given."""
+        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given.
+
+        Called after the judging, before the commit.
+        """
 
     def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
-        """The part of a batch that can be judged now.
+        """The part of a batch that the brokers hold now. Called after a failed reading, or if `held_all` is false.
 
         Raises:
             IntegrityError: offsets of it were lost since, and `data_loss` is `fail`.
         """
 
     def wait_for(self, error: Exception) -> None:
-        """Wait until a batch that failed may be tried again. Raises as `BrokerWatch.wait_for`."""
+        """Wait until a failed batch may be tried again, before `judged_again`; raises as `BrokerWatch.wait_for`."""
 
     def noted(self, parts: Sequence[PartRead]) -> None:
-        """Warn of what the readers of the parts have noted."""
+        """Warn about what the readers of the parts have noted. Called once all parts are read."""
 
     @property
     def silence_s(self) -> float:
-        """See `RangePart`."""
+        """How long a fetch waits for a record, see `RangePart`. Asked when the parts are made."""
 
 
 @dataclass(frozen=True)

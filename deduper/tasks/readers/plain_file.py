@@ -24,11 +24,16 @@ class WindowFile(Protocol):
     """A file of a window as this room sees it; `deduper.sources` lists them."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Its absolute path, which tasks open."""
+
     @property
-    def modified_ms(self) -> int: ...
+    def modified_ms(self) -> int:
+        """When it was last written, as it was listed: a task refuses another time. ms since the epoch."""
+
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Its size as it was listed: a task refuses another one."""
 
 
 class FileFault(Exception):

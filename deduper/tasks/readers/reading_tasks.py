@@ -24,11 +24,11 @@ class Part(Protocol):
 
     @property
     def name(self) -> str:
-        """The part, for messages."""
+        """The part, for messages. Asked at any time."""
 
     @property
     def plain_bytes(self) -> int:
-        """About how much its records take, decoded."""
+        """About how many bytes its records take, decoded. Asked before any reading, to choose the way of a window."""
 
 
 _P = TypeVar("_P", bound=Part)
@@ -69,12 +69,13 @@ class PartReading(Protocol[_Taken]):
 
     @property
     def declared(self) -> Declared:
-        """The columns of the source."""
+        """The columns of the source. The same for every part."""
 
     def records(self, part: _Taken, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
-        """The records of a part, as reading tasks take them; see `tasks.layout`. Returns what is noted of them.
+        """The records of a part, in source order, with the columns of `tasks.layout`; returns notes about them.
 
-        Records that `clock` may refuse have their text.
+        Called once by each run of a reading task, which takes all batches or ends. Must give equal records in every
+        run. Records that `clock` may refuse have their text.
 
         Raises:
             FileFault: the part is a file that is an error as a whole, perhaps after some of its records.
@@ -86,14 +87,14 @@ class FileReading(PartReading[FilePart], Protocol):
     """How files of a kind are read; pickled into the job."""
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart | None:
-        """A file of a window; None when it has no rows.
+        """The part for a file of a window; None when it has no rows. Called in the driver, once for each attempt.
 
         Raises:
             FileFault: it is an error as a whole.
         """
 
     def sound_file(self) -> bytes:
-        """A file with one record, which nothing is wrong with."""
+        """A file with one sound record. Called after a failure: if it fails too, the fault is the machine's."""
 
 
 class _Counted:

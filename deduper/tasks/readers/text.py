@@ -281,8 +281,11 @@ def require_header(path: str, line: bytes, text: TextFormat) -> None:
 class _Stream(Protocol):
     """The bytes of a file, decompressed."""
 
-    def read(self, size: int) -> bytes: ...
-    def readinto(self, buffer: Bytes) -> int: ...
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most so many; none only at the end."""
+
+    def readinto(self, buffer: Bytes) -> int:
+        """Put the next bytes into the buffer, and give their number; 0 only at the end."""
 
 
 class _Inflated:

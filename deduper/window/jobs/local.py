@@ -47,33 +47,33 @@ _JUDGES = 8
 
 
 class WindowRun(Protocol):
-    """The jobs of one attempt at a window."""
+    """The steps of one attempt at a window: `read`, perhaps `admitted`, `judge`, `write`, each called once."""
 
     def read(self, records: Records, task: ReadTask) -> list[PartRead]:
-        """Spill the records of a batch: the results of its parts, in their order."""
+        """Spill the records of a batch. Gives the results of its parts, in their order."""
 
     def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
-        """The admitted rows of reading tasks with categories."""
+        """The admitted rows of reading tasks with categories. Called after `read`, and not always."""
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
-        """Judge the shards of these views, each by a task that gets its own view only."""
+        """Judge the shards of these views, each by a task that gets its own view only. Each piece is durable then."""
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
-        """Write the ports."""
+        """Write the ports, after all shards were judged. Each staged file is durable then."""
 
     @property
     def all_tasks_finished(self) -> bool:
-        """When the run is closed: whether no task of it can still be running, not even one that was lost or retried."""
+        """True while no task was lost or retried. Asked when the run is closed; then its files may be reused."""
 
 
 class Jobs(Protocol):
     """Runs the jobs of windows, one window at a time; the service's are `SparkJobs`, and `ClusterJobs` on a cluster."""
 
     def open(self, epoch: int, attempt: int) -> AbstractContextManager[WindowRun]:
-        """A run of that attempt, which is closed when its jobs are over or were given up."""
+        """The steps of that attempt, for a `with` block. Called once an attempt; no two blocks at a time."""
 
     def close(self) -> None:
-        """No window comes any more. Safe to repeat."""
+        """Called after the last window: release what is kept from window to window. Safe to repeat."""
 
 
 class SparkJobs:

@@ -32,7 +32,10 @@ ZONE = FIXED_BY_STORE[TIME_ZONE]
 
 
 class Input(Protocol):
-    """Events or ranges, from where the committed windows have left them. For one thread."""
+    """Events or ranges, from the position of the last committed window on. For one thread.
+
+    Each window calls `plan`, then `take` if there are rows, then `committed` once its record is placed.
+    """
 
     kept_in: ClassVar[str]
     """The name of positions of this kind in the `extra` of a commit record."""
@@ -43,20 +46,20 @@ class Input(Protocol):
 
     @property
     def position(self) -> list[Any] | None:
-        """How far it is taken, for the record; None before the first rows."""
+        """The position behind the last `take`, for the commit record; None before the first rows."""
 
     @property
     def waiting(self) -> int:
-        """By the last look: windows of a folder, or offsets of topics, that no committed window has."""
+        """Windows of a folder, or offsets of topics, that no committed window has, as the last `plan` found them."""
 
     def plan(self) -> bool:
-        """Find the next rows to take; whether there are some."""
+        """Find the next rows to take, and give whether there are some. Reads no row; safe to repeat."""
 
     def take(self) -> InputRows:
-        """Read the planned rows; `position` is behind them then."""
+        """Read the planned rows, after a `plan` that has found some; `position` is behind them then."""
 
     def committed(self) -> None:
-        """The window with these rows is committed."""
+        """Called once the window with the rows of the last `take` is committed."""
 
 
 def scalars(columns: Sequence[Column]) -> tuple[DeclaredColumn, ...]:
