@@ -73,8 +73,8 @@ _TOPIC = re.compile(
 class TopicPlace:
     """The topic and writers for a staged file's rows, when they are not published as a file.
 
-    `job` is the name in their transactional ids: the name the job had when the window was committed, since under
-    another its publication could not be found again.
+    `job` is the name in their transactional ids, as it was at the commit of the window: under another name its
+    publication could not be found again.
     """
 
     topic: str
@@ -95,7 +95,7 @@ _FUNCTION = "function:"
 
 
 def function_place(port: str) -> str:
-    """The final name of staged rows that a function gets: they never have another place."""
+    """The final name of staged rows for a function: they stay where they are staged."""
     return f"{_FUNCTION}{port}"
 
 

@@ -18,10 +18,10 @@ from deduper.sinks.slot import CommittedWindow, Slot
 from deduper.sinks.topic_sink import TransactionalSink
 
 _THREADS = 8
-"""Slots that are published at a time, of all ports; each may hold 8 MB of rows and what its producer queues."""
+"""At most so many slots are published at a time; each may hold 8 MB of rows, and what its producer queues."""
 
 Outcome: TypeAlias = int | BaseException | None
-"""Of a slot: the rows that were sent, None if they had been published before, or why they are not published."""
+"""The result of a slot: the number of rows sent, None if they were published before, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Publisher(Protocol):
 class ThreadPublisher:
     """A `Publisher` on threads of this process. Producers stay open from window to window.
 
-    So do the threads: Arrow and the C library keep memory for every thread that has read rows, and reuse it only slowly
-    once the thread is gone.
+    So do the threads: Arrow and the C library keep memory for every thread that has read rows, and reuse it slowly once
+    the thread has ended.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ def _outcome(future: Future[int | None]) -> Outcome:
 
 
 def failure(outcomes: Mapping[int, Outcome]) -> BaseException | None:
-    """Of several errors the gravest, with the others as notes; None if every slot is published."""
+    """The gravest of the errors, with the others as notes; None if every slot is published."""
     errors = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
     return gravest(errors) if errors else None
 

@@ -1,7 +1,7 @@
 """The files of a port by their format, as rows are added: Parquet, or lines of JSON or CSV.
 
-Each counts its rows as a reader will find them: a window is committed if the rows that came in, the rows judged and
-these agree, so they are not what a writer was given.
+Each counts the rows that a reader will find in the file, and not those that a writer was given: a window is committed
+if the rows read, the rows judged and these agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spills the records of parts of a source: of files, one error tuple in place of one that is an error as a whole."""
+"""Spills the records of parts of a source. A file that is an error as a whole gives one error tuple."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Taken = TypeVar("_Taken", bound=Part, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """A part whose records are spilled, or that is `away`: why it can only be read later.
+    """The result of a part: its records are spilled, or `away` says why it can only be read later.
 
     No receipt for a part without records. `fault`: the part is a file that has left as one error tuple.
     """
@@ -146,10 +146,10 @@ def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> P
 
 
 def fault_of(error: Exception, reading: FileReading) -> Fault:
-    """What an error over a file makes of the file: no input may end the job.
+    """The fault of a file by the error of its reading: no input may end the job.
 
     Raises:
-        Exception: `error`, if it is over exchange files, the machine or the installation.
+        Exception: `error`, if its cause is the exchange files, the machine or the installation.
     """
     if isinstance(error, FileFault):
         return Fault(error.admission, str(error))
@@ -160,7 +160,7 @@ def fault_of(error: Exception, reading: FileReading) -> Fault:
 
 
 def _require_sound(reading: FileReading, error: Exception) -> None:
-    """Raises `error` if a file fails too that nothing is wrong with: every file would be written off for it."""
+    """Raises `error` if a sound file fails too: otherwise every file would become an error for it."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "sound")
@@ -177,7 +177,7 @@ def read_group(
     task: ReadTask,
     parts: Sequence[_P],
 ) -> list[PartRead]:
-    """Read the parts of a group; none behind one that is away, for they would be waited for one after another."""
+    """Read the parts of a group up to one that is away: each later part would wait for the same brokers."""
     found: list[PartRead] = []
     for part in parts:
         found.append(read(task, part))

@@ -1,4 +1,4 @@
-"""The rows that a job has published in one of its ports, window by window: of a folder."""
+"""An input that is a folder: the rows that a job has published in one of its ports, window by window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 UNPARSABLE = "unparsable"
 ZONE = FIXED_BY_STORE[TIME_ZONE]
-"""Of times that are written without one, as the outputs of jobs have them."""
+"""The zone of times without one, as in the outputs of jobs."""
 
 
 class Input(Protocol):
@@ -68,7 +68,7 @@ def scalars(columns: Sequence[Column]) -> tuple[DeclaredColumn, ...]:
 
 
 def schema_of(columns: Sequence[DeclaredColumn]) -> pa.Schema | None:
-    """The same as Arrow has them; None of none."""
+    """The Arrow schema of these columns; None for no columns."""
     return pa.schema([(column.name, column.arrow) for column in columns]) if columns else None
 
 
@@ -78,7 +78,7 @@ class FolderInput:
     kept_in: ClassVar = "inputs"
 
     def __init__(self, side: str, port: PortFolder, position: Sequence[Any] | None, most: int) -> None:
-        """Raises nothing: the folder need not be there yet."""
+        """The folder need not be there yet, and nothing is read."""
         self._side = side
         self._port = port
         self._most = most
@@ -95,7 +95,7 @@ class FolderInput:
 
         Raises:
             UsageError: the folder is another job's, or its files are of another format.
-            IntegrityError: the job was put back: windows were taken that it has no more.
+            IntegrityError: the job was restored to before a window that was taken.
         """
         self._next = self._found()
         return self._next is not None
@@ -187,7 +187,7 @@ class FolderInput:
             yield _plain(opened.read(columns=wanted)), []
 
     def _lines(self, file: Place) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
-        """The rows of a file of text, and its lines that are none."""
+        """The rows of a file of text, and its lines that are no record."""
         path, data = (str(file.local), None) if file.is_local else (str(file), file.read())
         require_lines(path, file.stat().size if data is None else len(data))
         is_csv = self._port.format == "csv"
