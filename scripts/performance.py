@@ -1,4 +1,4 @@
-"""Fills the tables of docs/performance.md from the documents that `python -m tests.bench` writes.
+"""Fills the tables of docs/performance-notes.md from the documents that `python -m tests.bench` writes.
 
     python scripts/performance.py broker-100k=kafka/bench.json latency=1000/bench.json latency=20000/bench.json
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).parent.parent / "docs" / "performance-notes.md"
 _PERCENTILES = ("p50", "p90", "p95", "p99", "max")
 _PARTS = ("driver", "jvm", "workers", "tasks.read", "tasks.judge", "tasks.write", "driver.send")
 

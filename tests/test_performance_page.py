@@ -1,4 +1,4 @@
-"""docs/performance.md gets its tables from the documents of `python -m tests.bench`."""
+"""docs/performance-notes.md gets its tables from the documents of `python -m tests.bench`."""
 
 from __future__ import annotations
 

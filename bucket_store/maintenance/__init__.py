@@ -1,5 +1,5 @@
-"""Work beside the windows: dead pieces are deleted, small ones compacted.
+"""Work beside the windows: dead pieces are deleted, small ones merged.
 
-Doors: `deletions.Deletions`, `compactions.Compactions`, `worker_process.MaintenanceWorker`, `background_task`. Knows
-bytes and epochs, and no configuration. No window waits for it.
+Doors: `worker_process.MaintenanceWorker`, `compactions.Compactions`, `deletions.Deletions`, `unnamed_pieces`,
+`background_task`. Knows bytes and epochs. Never decides what is live, and no window waits for it.
 """

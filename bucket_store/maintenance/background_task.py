@@ -47,7 +47,7 @@ class BackgroundTask(ABC):
 
     @abstractmethod
     def act(self) -> None:
-        """The action itself; an error becomes the `failure`."""
+        """The action itself. Called once, on the thread of `run`; an error becomes the `failure`."""
 
     def run(self) -> None:
         """Run the action, once."""

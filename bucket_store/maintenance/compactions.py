@@ -36,10 +36,13 @@ class Merges(Protocol):
     """Compacts pieces on request, as `maintenance.worker_process` does."""
 
     def merge(self, task: CompactionTask) -> PieceRef | None:
-        """As `compact_pieces`; None also when a request was not answered and is to be repeated."""
+        """Merge pieces of a shard, as `compact_pieces`; None also when a request had no answer and is to be repeated.
+
+        Called on a background thread. The new piece is durable, and counts only once a record names it.
+        """
 
     def merge_each(self, tasks: Sequence[CompactionTask]) -> Iterator[Answer]:
-        """The answers in the order of the tasks. One by one, unless a class has a better way."""
+        """The answers in the order of the tasks; an error is an answer. Here one merge after another."""
         for task in tasks:
             answer: Answer
             try:

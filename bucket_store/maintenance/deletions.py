@@ -40,7 +40,7 @@ class Deletes(Protocol):
     def delete(
         self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
     ) -> tuple[Located, ...]:
-        """See `PieceStore.delete`."""
+        """As `PieceStore.delete`. Called by the owner, for pieces that no record names any more."""
 
 
 class Deletions:

@@ -44,7 +44,7 @@ _REQUESTS = 200
 
 
 class Maintenance(Deletes, Merges, Protocol):
-    """Deletes and compacts pieces on request."""
+    """Deletes and compacts pieces on request. Mostly on background threads of the owner."""
 
 
 class MaintenanceWorker(Maintenance):

@@ -22,13 +22,20 @@ class Located(Protocol):
     """The place of bytes in a backend; a PieceRef, a PieceLocation and a StoredPiece are located."""
 
     @property
-    def file(self) -> str: ...
+    def file(self) -> str:
+        """The backend's file, relative to its root."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The piece's own name, which no other piece of the store has."""
+
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """Where its bytes begin in the file; 0 in a backend that finds them by the name."""
+
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """The number of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +120,13 @@ class PieceStore(Protocol):
         """
 
     def pieces(self) -> Iterator[StoredPiece]:
-        """Every piece there, whole or torn, in no order; pieces appended meanwhile may be missing."""
+        """Every piece there, whole or torn, in no order; pieces appended meanwhile may be missing.
+
+        Called by recovery, gc and verify, to find pieces that no record names.
+        """
 
     def close(self) -> None:
-        """Closes the handles of this instance. Safe to repeat."""
+        """Closes the handles of this instance, after its last use. Safe to repeat."""
 
 
 def read_located(piece: Located, start: int, length: int | None, read: Callable[[int, int], bytes]) -> bytes:

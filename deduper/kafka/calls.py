@@ -5,7 +5,7 @@ callback, and only while it is polled: `Calls` keeps the last such error.
 
 A call may also hang for good, although it has a timeout. librdkafka's `send_offsets_to_transaction` ignores its timeout
 once the group's coordinator was down, and hangs although the broker is back (its issues 5456 and 5511, open in 2.16). A
-thread that hangs inside a library cannot be ended: it stays behind with its client, and the caller makes another.
+thread that hangs inside a library cannot be ended: thread and client are left, and the caller makes another client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP_S = 2.0
 """The timeout of each call, so that a wait can be reported."""
 
 HUNG_S = 15.0
-"""A call with a timeout of `STEP_S` that has not returned by now never will."""
+"""A call with a timeout of `STEP_S` that has not returned after so long counts as hanging."""
 
 _LOGIN_GRACE_S = 30.0
 
@@ -93,7 +93,7 @@ class Calls:
         """Make a call until it succeeds or fails for good.
 
         Raises:
-            HungError: it did not return within `hung_s`, or was in vain for `stuck_s`: another client may do better.
+            HungError: it did not return within `hung_s`, or failed for `stuck_s`: another client may succeed.
             KafkaException: with an error that does not pass by waiting.
             KafkaDeniedError: the login was refused for longer than a broker takes to load a new one.
             BrokerUnavailableError, StopRequested: by `kafka.retry`.

@@ -1,6 +1,6 @@
-"""Questions to a source's Kafka cluster: its id, its topics, their offsets; and commits to the group.
+"""Requests to a source's Kafka cluster: its id, its topics, their offsets; and commits to the group.
 
-`KafkaCluster` repeats a question while the brokers do not answer; `ClusterOffsets` asks once.
+`KafkaCluster` repeats a request while the brokers do not answer; `ClusterOffsets` makes it once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ANSWER_S = 5.0
 
 
 class ClusterOffsets:
-    """The partitions of a source and their offsets. Asks the brokers once, for a lag to show. For one thread.
+    """The partitions of a source and their offsets, by one request, for showing a lag. For one thread.
 
     Every method raises BrokerUnavailableError when there is no answer within `answer_s`.
     """
@@ -62,12 +62,12 @@ class ClusterOffsets:
     def latest_offsets(self, places: Iterable[TopicPartition], *, isolation: IsolationLevel | None = None) -> Offsets:
         """The offset after the last record of each of these partitions that can be read; see `earliest_offsets`.
 
-        With `isolation`, by another rule than the source's of what can be read.
+        `isolation` replaces the source's isolation level.
         """
         return self._offsets(places, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]  # see above
 
     def written(self, places: Collection[TopicPartition]) -> Held:
-        """What the cluster holds of these partitions, records of open transactions too, which cannot be read yet."""
+        """The offsets that the cluster holds of these partitions, with records of open transactions."""
         ids = self.topic_ids(place.topic for place in places)
         latest = self.latest_offsets(places, isolation=IsolationLevel.READ_UNCOMMITTED)
         return Held(ids, self.earliest_offsets(places), latest)
@@ -102,7 +102,7 @@ class ClusterOffsets:
         return self._ask("the topics", lambda: self._admin.list_topics(timeout=self._answer_s)).topics
 
     def _ask_each(self, what: str, ask: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
-        """The answers that there are; of topics that are gone there is none."""
+        """The answers, without those for topics that are gone."""
 
         def answers() -> dict[Any, Any]:
             found = {}
@@ -129,9 +129,9 @@ class ClusterOffsets:
 
 
 class KafkaCluster(ClusterOffsets):
-    """The cluster of a job's source, asked again until the source's deadline. For one thread.
+    """The cluster of a job's source; requests are repeated until the source's deadline. For one thread.
 
-    An error that no waiting mends (no right to a topic, a wrong password) is raised at once.
+    An error that does not pass by waiting (no right to a topic, a wrong password) is raised at once.
     """
 
     def __init__(self, source: KafkaSource, stop: Event | None = None, name: str = "source") -> None:
@@ -221,7 +221,7 @@ class KafkaCluster(ClusterOffsets):
             self._group.commit(ranges)
 
     def settle_offsets(self) -> None:
-        """What was committed to the group is there, or some seconds have passed. Before the end of a run."""
+        """Wait some seconds for the commits to the group. Called before the end of a run."""
         if self._group is not None:
             self._group.settle()
 

@@ -128,9 +128,8 @@ def error_of(exc: KafkaException) -> KafkaError:
 def action_of(error: KafkaError) -> ErrorAction:
     """The action after a call that failed with this.
 
-    A fatal error that is not a fence ends the producer only: its sequence numbers are lost, the records in the log are
-    not. A transaction that must be aborted comes before its cause, because only the abort shows whether this producer
-    was fenced.
+    A fatal error that is not a fence ends the producer only: its sequence numbers are lost, not the records in the log.
+    An abort takes precedence over the error's cause, because only the abort shows whether this producer was fenced.
     """
     code = error.code()
     if code in _FENCED or (error.fatal() and code == KafkaError.INVALID_PRODUCER_EPOCH):
@@ -143,7 +142,7 @@ def action_of(error: KafkaError) -> ErrorAction:
         return ErrorAction.RECREATE
     if error.retriable() or code in _PASSING:
         return ErrorAction.RETRY
-    # A call that the producer's state forbids, or an unknown error: begin from the start.
+    # The producer's state forbids the call, or the error is unknown: begin from the start.
     return ErrorAction.RECREATE
 
 

@@ -16,7 +16,7 @@ INSTALL_CLIENT = f"pip install '{DISTRIBUTION}[kafka]'"
 
 
 def is_client_installed() -> bool:
-    """Whether Kafka's client is there (extra `kafka`); it is not imported, as that loads librdkafka."""
+    """Whether Kafka's client is installed (extra `kafka`). Does not import it, since that loads librdkafka."""
     return find_spec("confluent_kafka") is not None
 
 
@@ -57,7 +57,7 @@ class KafkaDeniedError(KafkaSinkError):
 
 
 class TopicMissingError(KafkaSinkError):
-    """The topic of a sink does not exist; it is never made silently, with whatever the broker's defaults are.
+    """The topic of a sink does not exist. It is never created with the broker's defaults.
 
     The operator: create it, or correct `sinks.<port>.topic`; then start the job again.
     """
@@ -66,7 +66,7 @@ class TopicMissingError(KafkaSinkError):
 class RecordRefusedError(KafkaSinkError):
     """The topic does not take a record or the offset as it is: too large, a timestamp it forbids, a broken policy.
 
-    The operator: change the topic's setting that the message names, then start the job again; nothing is left out.
+    The operator: change the topic's setting that the message names, then start the job again; no record is left out.
     """
 
 

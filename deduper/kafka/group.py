@@ -1,6 +1,6 @@
 """Commits the judged offsets to a consumer group, so that any tool can show the lag. Nothing depends on it.
 
-Done by a consumer that never subscribes, not by the admin client's `alter_consumer_group_offsets`: librdkafka (to 2.16)
+A consumer that never subscribes does this, not the admin client's `alter_consumer_group_offsets`: librdkafka (to 2.16)
 ends the whole process when the connection to a group's coordinator is lost under one of the admin client's requests
 ("Assertion `eonce->refcnt > 0' failed", its issues 4605 and 5397).
 """
@@ -51,9 +51,9 @@ class GroupOffsets:
         self._wait(_ANSWER_S)
 
     def settle(self) -> None:
-        """Wait for the answers that have not come, some seconds: a process that ends takes its requests along.
+        """Wait some seconds for missing answers: the end of the process cancels its requests.
 
-        The first request of a process takes longest: the coordinator is looked for, and connections are made.
+        The first request of a process takes longest: it finds the coordinator and makes connections.
         """
         self._wait(_LAST_ANSWER_S)
 

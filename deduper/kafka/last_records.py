@@ -1,6 +1,6 @@
-"""The values of a few records at the end of each topic of a source; for a look at their fields before a start.
+"""The values of a few records at the end of each topic of a source, for a check of their fields before a start.
 
-The bounds are small: a look is a courtesy, and no start waits for it. It is in no group and commits nothing.
+The bounds are small, since a start does not depend on this check. It uses no group and commits nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deduper.kafka.topic_ends import broker_failure
 _TOPICS, _PARTITIONS, _OFFSETS = 10, 3, 10
 """At most so many topics, partitions with records of a topic, and offsets of a partition."""
 _BYTES = 4 << 20
-"""Of all values; what the client fetches is about as much. One record may be larger."""
+"""At most so many bytes of all values, and about as many fetched. One record may be larger."""
 _STEP_S = 0.1
 _AT_A_TIME = 100
 

@@ -1,17 +1,16 @@
 """librdkafka's C functions for kernels: records pass between Arrow's buffers and a client, never as Python objects.
 
-Clients stay confluent-kafka's: it takes the options, makes the calls, serves the callbacks and maps the errors. Only
-what is done once a record goes past it, on the client's own `rd_kafka_t`:
+Clients are those of confluent-kafka: it takes the options, makes the calls, serves the callbacks and maps the errors.
+Only the work on each record bypasses it, on the client's own `rd_kafka_t`:
 
 - *Sending.* `rd_kafka_produceva` calls nothing back. A record without an opaque gets a delivery report that
   confluent-kafka drops before it takes the interpreter's lock. That report is wanted: it frees the record in the thread
   that made it, which costs less than to free it in a thread of the client.
-- *Fetching.* The queue of one partition, forwarded nowhere, holds that partition's records and errors, and nothing that
-  is called back. All the rest (lost connections, lines of log) is in the queue of the consumer, which `poll` serves.
+- *Fetching.* The queue of one partition, forwarded nowhere, holds that partition's records and errors, and no event
+  with a callback. All others (lost connections, lines of log) are in the queue of the consumer, which `poll` serves.
   Served by a kernel, confluent-kafka's callbacks would end the process: they look for the call that they belong to.
 
-Clients of our own, made by ctypes, would do the same at the same cost, and need options, callbacks, transactions and
-errors once more.
+Clients of our own by ctypes would cost the same, and would need options, callbacks, transactions and errors once more.
 
 The functions are found through confluent-kafka's extension, which is linked to them: the same library in its wheel, in
 conda's package, and built against a system's. An object of confluent-kafka begins with its `rd_kafka_t`, whose opaque

@@ -108,7 +108,7 @@ class Loss:
 class NewOffsets:
     """The part of a batch that the store has not judged: its ranges in source order, and the losses before them.
 
-    `ends` is how far each topic partition is judged, or lost, after them.
+    `ends` has the end of each topic partition after them, judged or lost.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -120,7 +120,7 @@ def parse_offsets(text: str) -> Offsets:
     """Spark's JSON of offsets.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such JSON.
     """
     try:
         parsed = json.loads(text)
@@ -154,7 +154,7 @@ _CUT_OFF = "the broker has lost what it had acknowledged"
 
 
 def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
-    """The offset from which each topic partition is judged next, when the cluster holds this; and the losses before it.
+    """The offset from which each topic partition is judged next, by what the cluster holds, and the losses before it.
 
     Applied again to its own result it finds no more losses. A topic that was recreated begins at its earliest offsets.
     """
@@ -204,13 +204,13 @@ def new_offsets(end: Offsets, judged: Ends, held: Held) -> NewOffsets:
         past = min(end[place], held.latest[place])
         if begin < past:
             ranges.append(OffsetRange(place, topic_id, begin, past))
-        # A batch without anything new moves no end back, and a loss is reported once.
+        # A batch with nothing new moves no end back, and a loss is reported once.
         ends[place] = End(topic_id, max(begin, past))
     return NewOffsets(tuple(ranges), tuple(losses), ends)
 
 
 def limited(judged: Ends, held: Held, latest: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """The ends of a window that takes at most about `most` offsets: of each partition its share, one at the least."""
+    """The ends of a window of about `most` offsets at most: each partition gets its share, at least one offset."""
     begins = {
         place: max(first, judged[place].offset if place in judged else first) for place, first in held.earliest.items()
     }

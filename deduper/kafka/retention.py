@@ -19,9 +19,9 @@ _MARGIN_S = 3600.0
 
 
 def may_have_expired(client: Mapping[str, str], age_s: float, retention_s: float | None = None) -> bool:
-    """Whether an offset that was committed this long ago may have expired; the cluster is asked if it must be.
+    """Whether an offset that was committed this long ago may have expired; asks the cluster if necessary.
 
-    True for a time ahead of now by more than an hour: such a clock says nothing.
+    True for a time ahead of now by more than an hour, since such a clock is wrong.
     """
     if abs(age_s) < _MARGIN_S:
         return False

@@ -21,7 +21,7 @@ STOPPING_S = 5.0
 """A wait continues so long after a stop: when a broker only restarts, the window can be finished."""
 
 NOTHING_LOST = "; nothing is lost: bring the brokers back and start the job again"
-"""The end of the message of a wait that was given up."""
+"""The last words of the message when a wait ends without success."""
 
 _PAUSE_S = 0.2
 
@@ -105,7 +105,7 @@ class RetryDeadline:
             raise BrokerUnavailableError(f"{self._subject}: waited {waited_s:.0f} s for {what}: {reason}{NOTHING_LOST}")
         if waited_s >= STOPPING_S and self._stop.is_set():
             raise StopRequested(f"{self._subject}: stopped while waiting for {what} ({reason}): {self._when_stopped}")
-        # The first second or so of a fault is not worth a line: a new leader is found within it.
+        # The first second or so of a fault has no line: a new leader is found within it.
         if waited_s >= 1:
             self._reporter.warn(
                 f"{self._subject}: waiting for {what} for {waited_s:.0f} s ({reason}); retrying, gives up "

@@ -1,4 +1,4 @@
-"""Where a topic begins and ends for a reader of committed records; for commands, which end where it ends now."""
+"""First offset and end of a topic for a reader of committed records; for commands, which stop at the present end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_GROUP = "deduper-reads-without-a-group"
 
 
 def committed_ranges(client: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
-    """First offset and end of each partition of a topic, as far as a reader of committed records comes now.
+    """First offset and present end of each partition of a topic, for a reader of committed records.
 
     Raises:
         TopicMissingError: there is no such topic.
@@ -59,7 +59,7 @@ def topic_id(client: Mapping[str, str], topic: str) -> str:
 
 
 def broker_failure(error: KafkaError, subject: str) -> DeduperError:
-    """The error for the operator of a command that a client's error ends."""
+    """The error for the operator if a client's error ends a command."""
     return lasting_error(error, subject) or BrokerUnavailableError(f"{subject}: {error.str()}")
 
 

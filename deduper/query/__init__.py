@@ -1,5 +1,5 @@
-"""The deduper in somebody else's query: a function for `foreachBatch`, with a store of its own.
+"""The deduper in a query of your own: a function for `foreachBatch`, with a store of its own.
 
-Doors: `dedup.Deduper`, and what its arguments are made of: `rules`, `ports`. `deduper` itself gives them all by name.
-Touches a Spark session that is not ours: it starts none, sets nothing in it and ends nothing of it.
+Doors: `dedup.Deduper`, and what its arguments are made of: `rules`, `ports`; `deduper` exports them. Touches the
+session, the store and the ports. Never starts or ends a session, and sets nothing in it.
 """

@@ -1,7 +1,5 @@
-"""Fills the new store of a job with keys that were seen before the job existed, by the job's own windows.
+"""Fills the new store of a job with keys from before its time, by the job's own reader, digests, clock and windows.
 
-A seed judges files exactly as the job would: its reader, its digests, its clock. Its windows have no outputs
-and stand in the store's log, so it is interruptible, and the job continues as one that had judged those records.
-
-Doors: `run.plan_seed`, `run.seed`, `source.SeedInput`. Touches what `service` and `admin.move` touch.
+Doors: `run.plan_seed`, `run.seed`, `source.SeedInput`. Touches the input and the store, whose log has each window, so a
+seed may be interrupted. Never writes a row of a port, and never a store in which a job has judged.
 """

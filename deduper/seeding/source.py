@@ -71,10 +71,10 @@ class Judged(Protocol):
     """What was judged of an input."""
 
     def after(self, batch: SourceBatch) -> Self:
-        """With a batch of it."""
+        """The same with a batch more. Called when the window of that batch is made, in their order."""
 
     def to_wire(self) -> dict[str, Any]:
-        """The value for a commit."""
+        """The value for the `extra` of a commit record, from which an interrupted seed continues."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 """The process that runs a job: start, windows, stop, metrics.
 
-Doors: `job.run`, `logs.configure_logging`. Touches signals, threads and the port of the metrics.
+Doors: `job.run`, `stop`, `health`, `metrics`, `metrics_server`, `logs.configure_logging`. Touches signals, threads and
+the port of the metrics. Never looks at a record: `window` judges.
 """

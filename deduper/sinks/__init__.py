@@ -1,6 +1,6 @@
 """Rows out: staged, durable, public, exactly once.
 
-Doors: `staging` (files of the ports), `names` (names of files and topics), `published` (files of the ports read back),
-`open.open_topics`, `publish_state.OnUnknown`. The other modules send a window to a topic once: a slot is one writer
-with one transactional id. Touches the ports' folders and topics.
+Doors: `staging` (files of ports), `published` (the same read back), `names` (of files and topics), `open.open_topics`,
+`publish_state.OnUnknown`. A *slot* is one writer of a topic with one transactional id. Never publishes a row that no
+commit record names.
 """

@@ -91,8 +91,8 @@ _TOPIC = re.compile(
 class TopicPlace:
     """The topic and writers for a staged file's rows, when they are not published as a file.
 
-    `job` is the name in their transactional ids: the name the job had when the window was committed, since under
-    another its publication could not be found again.
+    `job` is the name in their transactional ids, as it was at the commit of the window: under another name its
+    publication could not be found again.
     """
 
     topic: str
@@ -113,7 +113,7 @@ _FUNCTION = "function:"
 
 
 def function_place(port: str) -> str:
-    """The final name of staged rows that a function gets: they never have another place."""
+    """The final name of staged rows for a function: they stay where they are staged."""
     return f"{_FUNCTION}{port}"
 
 
@@ -150,11 +150,11 @@ def outputs_of(outputs: Iterable[OutputFile]) -> Outputs:
 
 
 class HasPlace(Protocol):
-    """Something that lies somewhere."""
+    """A store, as far as the names of staged files need it."""
 
     @property
     def place(self) -> Place:
-        """Where."""
+        """The folder of the store. Never changes."""
 
 
 class Ports(Protocol):
@@ -162,11 +162,11 @@ class Ports(Protocol):
 
     @property
     def file_ports(self) -> Mapping[str, FileSink]:
-        """The ports by their names."""
+        """The ports that are files, by their names. Never changes."""
 
     @property
     def store(self) -> HasPlace:
-        """The store of the windows."""
+        """The store of the windows. Never changes."""
 
 
 def staging_homes(config: Ports) -> list[Place]:

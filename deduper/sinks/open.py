@@ -31,8 +31,8 @@ def open_topics(
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
     """The ports that are topics, by name; None for none. `unpublished`: see `deduper run --unpublished`.
 
-    Brokers that do not answer are waited for until the deadline. Rows are sent `by_tasks` of Spark's executors
-    (`logged_in`), for which `session` is needed, or by this process.
+    Waits until the deadline for brokers that do not answer. With `by_tasks`, Spark's executors send the rows
+    (`logged_in`), which needs `session`; otherwise this process does.
     """
     if not sinks:
         return contextlib.nullcontext()

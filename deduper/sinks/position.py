@@ -1,7 +1,7 @@
 """The position that a slot has published to: the committed offset of the slot's consumer group.
 
-`publish_state` interprets it. While a predecessor's transaction that moves the offset is open, the coordinator answers
-only when it is decided. And the cluster forgets the offset of a group that has been idle for
+`publish_state` interprets it. While an earlier producer's transaction that moves the offset is open, the coordinator
+answers only once that has ended. The cluster forgets the offset of a group that was idle for
 `offsets.retention.minutes`.
 """
 
@@ -49,7 +49,7 @@ def read_position(
     consumer = Consumer(options, logger=QUIET)
 
     def ask() -> TopicPartition:
-        # The coordinator's refusal comes as an event; the call itself would only run out of time.
+        # The coordinator's refusal comes as an event; the call itself only times out.
         event = consumer.poll(0)
         refusal = None if event is None else event.error()
         if refusal is not None and lasting_error(refusal, subject) is not None:
@@ -81,7 +81,7 @@ def _committed(consumer: Consumer, topic: str) -> TopicPartition:
 def _is_undecided(options: Mapping[str, Any], topic: str) -> bool:
     """Whether the coordinator gives an offset to a client that does not wait for transactions.
 
-    A client that waits repeats the request while one is open, and then reports no more than a timeout.
+    A client that waits repeats the request while a transaction is open, and then reports only a timeout.
     """
     consumer = Consumer({**options, "isolation.level": "read_uncommitted"}, logger=QUIET)
     try:

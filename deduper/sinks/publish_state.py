@@ -9,10 +9,10 @@ A slot is one writer of one port. Its consumer group holds one committed offset,
 2. The last `REMEMBERED` windows this slot has published, newest first, each with the checksum of its commit record in
    16 hexadecimal digits. Windows in which the slot had no rows are left out.
 
-More than the newest is kept for two cases in which earlier windows are checked. After a power cut
-several windows may be without their mark, because marks are not synced. And a store that was restored from a backup
-gives numbers of later windows again: they carry the numbers of published windows but hold other rows, and to
-take them as published would lose them silently. 64 entries are at most 2 KB, half of what brokers take.
+Earlier windows are kept too, because they are checked in two cases. After a power cut several windows may lack their
+mark, because marks are not synced. And a store that was restored from a backup gives the numbers of published windows
+to other rows: to take these as published would lose them silently. 64 entries are at most 2 KB, half of the brokers'
+limit.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ def decision(
 ) -> PublishDecision:
     """Whether a slot of a window is to be published.
 
-    `may_be_forgotten`: the window was committed so long ago that the group's offset may have been published and have
-    expired since; it matters only when there is no offset.
+    `may_be_forgotten`: the commit of the window is so old that its offset may have been written and have expired since;
+    it matters only when there is no offset.
 
     Raises:
-        IntegrityError: under this number another record was published, or later windows were but this was not.
+        IntegrityError: another record was published under this number, or later windows were and this one was not.
     """
     if position is None:
         return PublishDecision.UNKNOWN if may_be_forgotten else PublishDecision.PUBLISH

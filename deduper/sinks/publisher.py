@@ -18,10 +18,10 @@ from deduper.sinks.slot import CommittedWindow, Slot
 from deduper.sinks.topic_sink import TransactionalSink
 
 _THREADS = 8
-"""Slots that are published at a time, of all ports; each may hold 8 MB of rows and what its producer queues."""
+"""At most so many slots are published at a time; each may hold 8 MB of rows, and what its producer queues."""
 
 Outcome: TypeAlias = int | BaseException | None
-"""Of a slot: the rows that were sent, None if they had been published before, or why they are not published."""
+"""The result of a slot: the number of rows sent, None if they were published before, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Publisher(Protocol):
     """Publishes windows, in order, one after another. For one thread at a time."""
 
     def publish(self, works: Sequence[PortWork]) -> list[dict[int, Outcome]]:
-        """Publish the slots of a committed window, unless they are published. Safe to repeat after any crash.
+        """Publish the slots of a committed window, unless they are published. Called in step 5, after the commit.
+
+        Safe to repeat after any crash.
 
         Gives the outcome of each slot of each work. Waits for all slots, also after one has failed. The errors:
 
@@ -48,14 +50,14 @@ class Publisher(Protocol):
         """
 
     def close(self) -> None:
-        """Close the producers. The next owner aborts what they have not committed."""
+        """Close the producers, after the last window. The next owner aborts what they have not committed."""
 
 
 class ThreadPublisher:
     """A `Publisher` on threads of this process. Producers stay open from window to window.
 
-    So do the threads: Arrow and the C library keep memory for every thread that has read rows, and reuse it only slowly
-    once the thread is gone.
+    So do the threads: Arrow and the C library keep memory for every thread that has read rows, and reuse it slowly once
+    the thread has ended.
     """
 
     def __init__(self) -> None:
@@ -97,7 +99,7 @@ def _outcome(future: Future[int | None]) -> Outcome:
 
 
 def failure(outcomes: Mapping[int, Outcome]) -> BaseException | None:
-    """Of several errors the gravest, with the others as notes; None if every slot is published."""
+    """The gravest of the errors, with the others as notes; None if every slot is published."""
     errors = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
     return gravest(errors) if errors else None
 

@@ -19,7 +19,7 @@ from deduper.kafka.librdkafka import header_add, headers_destroy, headers_new, p
 _ANY_PARTITION: Final = -1
 _IS_COPIED: Final = 2
 _TOPIC, _PARTITION, _VALUE, _KEY, _FLAGS, _TIMESTAMP, _HEADERS = 2, 3, 4, 5, 7, 8, 10
-"""RD_KAFKA_VTYPE_ of what a record is made of."""
+"""RD_KAFKA_VTYPE_ of the parts of a record."""
 _WORDS: Final = 9
 """Of 8 bytes, in an `rd_kafka_vu_t`."""
 
@@ -33,8 +33,8 @@ _Column = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8]]
 def sending(producer: Producer, topic: str, rows: pa.RecordBatch, partition: int) -> Callable[[int], int]:
     """Hands these rows, of `staged_records`, to a producer; those without a key go to the partition.
 
-    The function takes the row to begin with. It gives the row for which the queue has no room, or their number, and
-    raises KafkaException when the client takes none. The rows are copied.
+    The function takes the number of the first row. It gives the number of the first row for which the queue has no
+    room, or that of all rows, and raises KafkaException if the client refuses a row. The rows are copied.
     """
     pairs = rows.column("headers")
     counts = compute.fill_null(compute.list_value_length(pairs), 0).to_numpy(zero_copy_only=False)
@@ -88,7 +88,7 @@ def _send(
     headers: Any,
     outcome: Any,
 ) -> Any:
-    """The row that was not taken, or the number of rows; `outcome` is the error of it, or 0."""
+    """The number of the first row that was not taken, or that of all rows; `outcome` is its error, or 0."""
     parts = np.zeros(7 * _WORDS, np.int64)
     for place, kind in enumerate((_TOPIC, _FLAGS, _PARTITION, _VALUE, _KEY, _TIMESTAMP, _HEADERS)):
         parts[place * _WORDS] = kind

@@ -7,9 +7,9 @@
     5 offset      window + 1 and the record's checksum into the same transaction
     6 commit      rows and offset become visible together, or neither
 
-2 after 1, and never before: a slow predecessor could commit between the two, and the window would go out twice. Steps 1
-and 2 are taken once for a producer, and again after every failure. Producers stay open between windows: while this one
-is not fenced, no other has moved the offset. docs/kafka.md argues the whole, crash by crash.
+2 comes after 1: otherwise a slow earlier producer could commit between the two, and the window would be sent twice.
+Steps 1 and 2 are taken once for a producer, and again after every failure. Producers stay open between windows: while
+one is not fenced, no other producer has moved the offset. docs/kafka.md argues the whole, crash by crash.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CommittedWindow:
         return cls(number, checksum, {slot: files for slot, files in slots.items() if files}, owners, age_s, unknown)
 
     def part(self, slots: Collection[int]) -> CommittedWindow:
-        """Some slots of the window, and nothing of the others."""
+        """The window with these slots alone."""
         kept = {slot: self.slots[slot] for slot in sorted(slots)}
         files = set(chain.from_iterable(kept.values()))
         return replace(self, slots=kept, owners={file: self.owners[file] for file in files})
@@ -190,7 +190,7 @@ class Slot:
         return sent
 
     def _init(self, retry: RetryDeadline, subject: str) -> OpenProducer:
-        """Step 1: a producer that has fenced its predecessors, of a topic that exists."""
+        """Step 1: a producer that has fenced all earlier ones, for a topic that exists."""
         self._calls.last_error = None
         try:
             producer = Producer(
@@ -291,7 +291,7 @@ class Slot:
         return error.str()
 
     def _give_back(self) -> None:
-        """After an error that is not Kafka's: abort an open transaction if that takes seconds, drop the producer."""
+        """After an error that is not Kafka's: drop the producer, and abort its transaction if that takes seconds."""
         if self._opened is not None:
             error = self._opened.abort_once()
             if error is not None:

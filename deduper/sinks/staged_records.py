@@ -34,7 +34,7 @@ _NOW = 0
 def records_of_slot(file: Place, slot: int, slots_of_file: Collection[int]) -> Iterator[pa.RecordBatch]:
     """The rows of a slot, some thousand at a time, without `slot`; a timestamp of 0 is "when it is sent".
 
-    A file that is not on this machine is in memory meanwhile: its writer has kept it small.
+    A file that is not on this machine is read into memory: its writer has kept it small.
 
     Raises:
         IntegrityError: the file is damaged, has other columns, or a row of a slot that no writer sends.
@@ -74,7 +74,7 @@ def _is_another_slots(opened: Any, group: int, slot: int, slots_of_file: Collect
 
 
 def _rows_a_batch(group: Any) -> int:
-    """Rows of which about `_BATCH_BYTES` are held at a time."""
+    """The number of rows that take about `_BATCH_BYTES`."""
     row_bytes: int = max(1, group.total_byte_size // max(1, group.num_rows))
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
 

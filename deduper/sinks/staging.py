@@ -7,10 +7,10 @@ others in these folders are ignored.
 Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
 while windows are staged below it.
 
-Writers make their files durable, and the driver reads none of them: it looks whether they are there with their size,
-and makes their names durable.
+Writers make their files durable. The driver reads none of them: it checks that they are there with their size, and
+makes their names durable.
 
-`names` is the storage of local places; tests give one that fails.
+`names` is the storage of local places; tests pass one that fails.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def staging_target(config: Config, attempt: Attempt) -> Place:
 
 
 def make_staging(config: Config, attempt: Attempt, *, names: Names = _LOCAL) -> dict[str, Place]:
-    """Make the folders of the one write, durably, and give each port's; tasks that write make none."""
+    """Make the folders of the one write, durably, and give that of each port; writing tasks make no folder."""
     home = staging_home(config)
     ports = [through(names, sink.place) for sink in config.file_ports.values()]
     # A user may clear a port's directory away.
@@ -98,8 +98,7 @@ def make_durable(
 ) -> tuple[OutputFile, ...]:
     """Make the names of all staged files durable, and describe the files for the commit record.
 
-    Their bytes are durable already. Each file is there with its size after this: what its writer says of it is of no
-    other file.
+    Their bytes are durable already. This checks that each file is there with the size in its receipt.
 
     Raises:
         IntegrityError: a file is gone, or has another size.
@@ -134,7 +133,7 @@ def make_durable(
 
 
 def _final(config: Config, store_id: str, attempt: Attempt, file: StagedFile, number: int) -> str:
-    """Where the rows of a staged file go: a file, a topic or a function."""
+    """The destination of a staged file's rows: a file, a topic or a function."""
     topics, sinks = config.topic_ports, config.file_ports
     if file.port in topics:
         return str(TopicPlace(topics[file.port].topic, file.slots, config.name))
@@ -148,7 +147,7 @@ def publish(outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[Out
 
     A staged file that is gone was published before: it and its directory were synced before the record that names it.
     The process that renamed it may have died before the sync, so the directories are synced in any case. Gives the
-    outputs whose published file is gone too: only a consumer can have taken it.
+    outputs whose published file is gone too: only a reader can have removed it.
 
     Raises:
         IntegrityError: a final name is taken while its staged file is still there.
@@ -164,7 +163,7 @@ def publish(outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[Out
 
 
 def _rename(staged: Place, final: Place) -> bool:
-    """Publish a file; gives whether it is there: False when a consumer has taken it already."""
+    """Publish a file. False if it was published before and a reader has removed it."""
     try:
         staged.rename(final)
     except FileExistsError:
@@ -188,10 +187,10 @@ def _sync_if_there(directory: Place) -> None:
 
 
 def where_they_lie(config: Ports, outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[OutputFile]:
-    """Committed outputs with the places of today: a store that was moved or copied still publishes its own.
+    """Committed outputs with their present places: a store that was moved or copied publishes its own rows.
 
-    The record names the folders of the place in which the window was judged. Those of a copy's original may still be
-    there, and hold what the original has to publish.
+    The record names the folders in which the window was judged. Those of a copy's original may still exist, with the
+    rows that the original has to publish.
 
     Raises:
         IntegrityError: rows of a moved store are neither beside it nor where they were.
@@ -210,7 +209,7 @@ def where_they_lie(config: Ports, outputs: Sequence[OutputFile], *, names: Names
                 output = replace(output, staged=str(staged), final=final)
                 break
         else:
-            # Of a store that was not moved, a file that is in neither place was published, and a reader has taken it.
+            # The store was not moved. A file that is in neither place was published, and a reader has removed it.
             if is_moved and is_of_file(output):
                 _require_there(output, homes, names)
         found.append(output)
@@ -236,7 +235,7 @@ def discard_window(config: Ports, window: int, epoch: int, *, names: Names = _LO
 def discard_abandoned(config: Ports, below_epoch: int, *, keep: Collection[int] = (), names: Names = _LOCAL) -> int:
     """Remove the folders staged by lower epochs, but for windows `keep` that are not published; gives their number.
 
-    Never those of a higher epoch: this may be a process that slept while another took over.
+    Never those of a higher epoch: this process may have been paused while another one took over.
     """
     abandoned = [
         folder
@@ -260,7 +259,7 @@ def _staged_folders(names: Names, config: Ports) -> list[tuple[Attempt, Place]]:
 
 
 def for_each(act: Callable[[_T], _R], many: Sequence[_T], threads: int = _THREADS) -> list[_R]:
-    """The results of an action, so many at a time. All are done before the first error is raised."""
+    """The results of an action on many values, `threads` at a time. All end before the first error is raised."""
     if min(threads, len(many)) < 2:
         return [act(one) for one in many]
     with ThreadPoolExecutor(min(threads, len(many)), thread_name_prefix="staging") as pool:
@@ -268,7 +267,7 @@ def for_each(act: Callable[[_T], _R], many: Sequence[_T], threads: int = _THREAD
 
 
 def threads_for(places: Iterable[Place]) -> int:
-    """On this machine one after another: a rename takes 16 µs there, and a thread's turn 60."""
+    """1 for local places: a rename (16 µs) is cheaper than a thread (60 µs)."""
     return 1 if all(place.names.scheme == "file" for place in places) else _THREADS
 
 

@@ -1,12 +1,12 @@
 """Publishes slots from the executors of a cluster: no row passes through the driver.
 
-A window's slots are dealt to one Spark job, a task for each executor. A task is a publisher like any other: it takes
-the six steps of `slot` with producers of its own, from the init on, and answers with the outcome of each slot. What was
-published the offset alone says. So it does not matter whether Spark loses a task, runs it twice, or runs it after its
-driver is gone: see docs/kafka.md, *On a cluster*.
+A window's slots are dealt to one Spark job, a task for each executor. A task publishes as any other publisher: it takes
+the six steps of `slot` with producers of its own, from the init on, and answers with the outcome of each slot. Only the
+offset says what was published. So Spark may lose a task, run it twice, or run it after its driver has ended: see
+docs/kafka.md, *On a cluster*.
 
-Producers end with the task. Kept, they would be in the worker that Spark uses last of all for the next windows: the one
-that has been idle for the shortest time. Until then tasks in other workers have fenced them.
+Producers end with the task. A kept producer would be in the worker that has been idle for the shortest time, which
+Spark uses last. Until then tasks in other workers have fenced it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROUND_S = 35.0
-"""A task waits so long for brokers, then frees its core. Longer than a login is refused before that counts."""
+"""A task waits so long for brokers, then frees its core. It is longer than a refused login is repeated."""
 
 
 class _Slot(NamedTuple):
@@ -61,7 +61,7 @@ class TaskPublisher:
         self._executors: Executors | None = None
 
     def publish(self, works: Sequence[PortWork]) -> list[dict[int, Outcome]]:
-        """See `Publisher`. Errors that are none of ours fail the Spark job, after it has tried again.
+        """See `Publisher`. Other errors than ours fail the Spark job, after it has run the task again.
 
         Raises:
             PySparkException, Py4JError: it has failed, or its JVM has ended.
@@ -89,7 +89,7 @@ class TaskPublisher:
     def _goes_on(
         self, works: Sequence[PortWork], outcomes: dict[_Slot, Outcome], away: Sequence[_Slot], waited_s: float
     ) -> bool:
-        """Whether slots whose brokers are away are sent again; not if others need the operator."""
+        """Whether to send the slots again whose brokers are away; not if another slot needs the operator."""
         failed = [slot for slot, outcome in outcomes.items() if isinstance(outcome, BaseException)]
         if not away or len(failed) > len(away):
             return False
@@ -144,7 +144,7 @@ def publish_here(parts: dict[int, PortWork]) -> dict[int, dict[int, Outcome]]:
     """The task: publish slots, by producers that end with it.
 
     Raises:
-        Exception: what is none of our errors; Spark runs the task again.
+        Exception: any other error than ours; Spark runs the task again.
     """
     if not _publishers:
         _publishers.append(ThreadPublisher())

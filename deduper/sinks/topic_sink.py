@@ -12,8 +12,8 @@ from typing import Any
 class PublisherSettings:
     """Times and sizes of a publisher; the published rows do not depend on them.
 
-    `transaction_timeout_s` must cover the sending of one slot of the largest window. Longer is not better: when a
-    driver dies and none is started in its place, readers of the topic get nothing for so long.
+    `transaction_timeout_s` must cover the sending of one slot of the largest window. Longer is not better: if a driver
+    dies and is not replaced, readers of the topic get nothing for so long.
     """
 
     deadline_s: float = 300.0
@@ -50,7 +50,7 @@ class TransactionalSink:
             "linger.ms": 20,
             "queue.buffering.max.kbytes": max(1, self.settings.queue_bytes >> 10),
             "queue.buffering.max.messages": 100_000,
-            # The topic's own limit decides, and its answer names the topic.
+            # The topic's own limit decides, and its error names the topic.
             "message.max.bytes": min(self.settings.queue_bytes, 64 << 20),
             # A record waits as long as its transaction may: the deadline is ours.
             "message.timeout.ms": self.transaction_timeout_ms,

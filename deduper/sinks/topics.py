@@ -1,8 +1,8 @@
 """Publishing a window's rows to the topics of its ports: step 5 for Kafka, from the staged rows the record names.
 
-Topic and job's name come from the commit record (`TopicPlace`), never from today's configuration: a window that was
-committed before the job or a topic was renamed would otherwise go out a second time. The connection to the brokers is
-today's.
+Topic and job's name come from the commit record (`TopicPlace`), never from the present configuration: otherwise a
+window that was committed before the job or a topic was renamed would be sent a second time. The connection to the
+brokers is that of the present configuration.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ class KafkaPorts:
     def _committed_us(self, window: int) -> int | None:
         """The wall clock of the commit of a window that is resumed; None of one that this owner has committed.
 
-        Its staged files are of this run; an intent that was done again has the wall clock of then.
+        Its staged files are of this run, and a repeated intent keeps its earlier wall clock.
         """
         if window >= self._first_own:
             return None
         commits = self._log.last_commits(self._log.state.next_window - window)
-        # Of windows whose records are folded: they were committed before the first of these.
+        # The record of the window is folded: it was committed before the first of these.
         return min((commit.wall_us for commit in commits if commit.window >= window), default=None)
 
     def _work(self, window: int, port: _Port, committed_us: int | None) -> PortWork:
@@ -164,7 +164,7 @@ class KafkaPorts:
 
 
 def _checksum(window: int, files: Sequence[OutputFile]) -> int:
-    """Identifies this publication among others of the same number, by the bytes of all that is sent."""
+    """Identifies this publication among others of the same number, by the bytes of all rows that are sent."""
     digest = xxhash.xxh3_64(window.to_bytes(8, "little"))
     for checksum in sorted(output.checksum for output in files):
         digest.update(checksum.to_bytes(8, "little"))
@@ -174,8 +174,8 @@ def _checksum(window: int, files: Sequence[OutputFile]) -> int:
 def _age_s(files: Sequence[OutputFile], committed_us: int | None) -> float:
     """Seconds since the window was staged, or its commit if that is longer; infinite if its files are all gone.
 
-    A copy of a folder may give the files the time of the copying, which is why the commit counts too.
-    Staged files leave after the mark, which is not synced: without them it was published, or they were deleted by hand.
+    The commit counts too, because a copy of a folder may have new times. Staged files are removed after the mark, which
+    is not synced: without them the window was published, or a user has deleted them.
     """
     times: list[int] = []
     for output in files:

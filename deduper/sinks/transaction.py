@@ -21,15 +21,15 @@ from deduper.sinks.row_sender import sending
 
 _OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes milliseconds.
 _STUCK_S = 20.0
-"""After so long in vain a producer is replaced. Where brokers are away, its successor waits for them instead.
+"""A producer that makes no progress for so long is replaced. If the brokers are away, the next one waits for them.
 
-One whose coordinator was killed may wait for good for the end of its transaction, although the broker is back.
+A producer whose coordinator was killed may wait for ever for the end of its transaction, although the broker is back.
 """
 
 
 @dataclass(slots=True)
 class OpenProducer:
-    """A producer that has fenced its predecessors, with its slot's position. For one thread at a time.
+    """A producer that has fenced all earlier ones, with its slot's position. For one thread at a time.
 
     `has_position` is False until `position` and `group` were read, and after every failure. `since` is when its
     transaction was begun, while there is one.
@@ -123,7 +123,7 @@ class OpenProducer:
             if left < before:
                 retry.progressed()
             else:
-                # In a transaction that has failed nothing is sent any more.
+                # A failed transaction sends nothing more.
                 self._raise_failure()
                 retry.wait(f"the brokers to take {left} records", self.calls.cause(), pause_s=0)
             before = left
@@ -131,7 +131,7 @@ class OpenProducer:
     def _raise_failure(self) -> None:
         """Raise the cause if the transaction has failed.
 
-        The client has no call for it; but beginning once more is refused at once and without effect, with the cause.
+        The client has no call for the cause, but refuses a second begin at once, without effect and with the cause.
         """
         try:
             self.producer.begin_transaction()

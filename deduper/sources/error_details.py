@@ -56,7 +56,7 @@ def error_details(config: Config) -> ErrorDetails:
 
 
 def _of_expiry(config: Config) -> dict[Admission, str]:
-    """The details of expiry keys that are refused: the limit is the setting's, the key is not shown."""
+    """The details of refused expiry keys: they name the limit of the settings, never the key."""
     column, expiry = config.expiry_column, config.expiry
     if column is None:
         return {}

@@ -18,7 +18,7 @@ from deduper.tasks.layout import ORDER, PARTITION, TOPIC
 from deduper.tasks.read import FoundPartition
 
 MOST_PARTITIONS = 4096
-"""Of a DataFrame with places: the ordinal of a partition's n-th source is n times this, and the partition's number."""
+"""The ordinal of the n-th source of a DataFrame's partition is n times this plus the number of the partition."""
 
 
 class FramePlaces:
@@ -72,7 +72,7 @@ class FramePlaces:
 
 
 def _by_name(names: pa.Array) -> list[tuple[str | None, NDArray[Any] | slice]]:
-    """Each source with an index of its rows. Mostly there is one."""
+    """Each source with the indices of its rows. Mostly there is one source."""
     encoded = names.dictionary_encode()
     known: list[str | None] = [*encoded.dictionary.to_pylist(), None]
     codes = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)

@@ -1,7 +1,7 @@
-"""A batch of a query that somebody else has written: a DataFrame, read once, by Spark.
+"""A batch of a user's own query: a DataFrame, read once, by Spark.
 
-Its source partitions are the partitions of the DataFrame, which are known once it was read. A row's place is its number
-in one of them: `batch 12 of query 5f0c11aa, partition 3`, row 4711.
+Its source partitions are the partitions of the DataFrame, which are known after the reading. A row's place is its
+number in one of them: `batch 12 of query 5f0c11aa, partition 3`, row 4711.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.units import UNIT_US
 
 QUERIES = "queries"
-"""Of a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
+"""In a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
 BATCH = "batch"
-"""Of the same: the query id and the batch id of this window; None for rows that are no batch."""
+"""In the same: the query id and the batch id of this window; None for rows that are no batch."""
 PLACE_COLUMNS = ("_dedup_source", "_dedup_position")
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _HEADERS = "array<struct<key:string,value:binary>>"
 _MOST_QUERIES = 100
 _ROW_BITS = 33
-"""Of `monotonically_increasing_id`: the number of the row in its partition."""
+"""The lower bits of `monotonically_increasing_id`: the number of the row in its partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns:
-    """The columns of a DataFrame: their declared types, and how Arrow has them."""
+    """The columns of a DataFrame: their declared types, and their Arrow types."""
 
     columns: tuple[Column, ...]
     arrow: tuple[pa.DataType, ...]
@@ -121,7 +121,7 @@ class FrameColumns:
 class FramePlan:
     """The records of a query's DataFrames: keys, digests and expiry keys, computed by Spark.
 
-    It is one selection, made once: each further step of a plan is analysed again by the JVM, at every batch.
+    It is one selection, made once: the JVM analyses every step of a plan again at every batch.
     """
 
     def __init__(self, session: SparkSession, config: QueryConfig, salt: bytes) -> None:
@@ -195,11 +195,11 @@ class FrameBatch:
         return replace(self, partitions=partitions)
 
     def after_failure(self, error: Exception) -> FrameBatch:
-        """No row of a DataFrame is unreadable by itself: what fails is the query's. Raises the error."""
+        """Raises the error: no single row of a DataFrame is unreadable, so a failure is one of the query."""
         raise error
 
     def confirmed(self, rows: Mapping[int, int]) -> FrameBatch:
-        """The batch: Spark has read it, and says so by succeeding."""
+        """The batch itself: Spark succeeds only if it has read all of it."""
         del rows
         return self
 
@@ -223,7 +223,7 @@ class FrameBatch:
         )
 
     def _found_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
-        """Those that the rows name, by their ordinals; no two have one name, and ordinals between them have no rows."""
+        """The partitions that the rows name, by ordinal. Names are unique; ordinals between them have no rows."""
         found = {one.ordinal: one for receipt in receipts for one in receipt.found}
         made, taken = [], set[str]()
         for ordinal in range(max(found, default=0) + 1):
@@ -264,7 +264,7 @@ def _key_columns(config: QueryConfig) -> dict[str, SparkColumn]:
 
 
 def _expiry_key(config: QueryConfig, value: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
-    """The expiry key as bigint, double or (category) string, and whether a value that is there cannot serve as one."""
+    """The expiry key as bigint, double or (category) string, and whether a present value cannot be one."""
     if isinstance(config.expiry, CategoryExpiry):
         return value.cast("string"), F.lit(False)
     if isinstance(config.expiry, EventTimeExpiry):
@@ -331,7 +331,7 @@ def _sent(columns: Sequence[Column]) -> dict[str, SparkColumn]:
 
 
 def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:
-    """A source partition; no two of a window have one name, by which rows are found again."""
+    """A source partition. Names are unique in a window: rows are found again by them."""
     digest = blake2b(f"{query_id}/{batch_id}/{ordinal}".encode(), digest_size=16).digest()
     return BatchPartition(_name(query_id, batch_id, ordinal), digest, version=0, end=rows)
 

@@ -18,7 +18,7 @@ from deduper.sources.protocol import PlannedSource
 
 
 def session_settings(config: Config) -> dict[str, object]:
-    """The settings of a session for this job: what our tasks need, and over it the `spark:` section."""
+    """The settings of a session for this job: those that our tasks need, and over them the `spark:` section."""
     return {"spark.python.daemon.module": worker_daemon(), **config.spark}
 
 
@@ -35,7 +35,7 @@ def worker_daemon(name: str = "worker_daemon") -> str:
 
 
 def open_files(config: Config, source: FilesSource, log: CommitLog) -> tuple[FileBatches, FilesToFold]:
-    """The job's source of files, which continues after the judged ones of the store's log; and these, to fold them.
+    """The job's source of files, which continues after the judged ones of the store's log, and those for folding.
 
     Raises:
         CorruptionError: a file of sources is missing or damaged.

@@ -1,4 +1,4 @@
-"""What a job's readers make of records: declared columns, keys, expiry key.
+"""The columns, keys and expiry key that a job's readers take from records.
 
 `tasks.readers` has the readers of files, `sources.kafka` that of topics.
 """
@@ -41,7 +41,7 @@ def declared(config: Config, salt: bytes) -> Declared:
 
 
 def _expiry_kind(config: Config) -> ExpiryKind:
-    """What an expiry key is made of."""
+    """The kind of value that an expiry key is made of."""
     column = config.expiry_column
     if column is None:
         return "none"

@@ -70,37 +70,39 @@ class SourceBatch(Protocol):
 
     @property
     def partitions(self) -> tuple[BatchPartition, ...]:
-        """The source partitions, in source order."""
+        """The source partitions, in source order. Those of a DataFrame are known after `as_read`."""
 
     @property
     def is_known_by_digests(self) -> bool:
         """Whether the sources files are the only record of judged partitions: the store keeps them until a fold."""
 
     def records(self) -> Records:
-        """How the records are read. Called once an attempt."""
+        """How the records are read: in parts by our own readers, or by Spark. Called once an attempt; reads nothing."""
 
     def as_read(self, found: Sequence[PartRead]) -> Self:
-        """The batch, by what its records were read as: in the order of the parts.
+        """The batch after its reading, with what that has found; `found` is in the order of the parts.
+
+        Called once an attempt, before the judging.
 
         Raises:
             SourceAwayError: it can only be read later.
         """
 
     def after_failure(self, error: Exception) -> Self:
-        """The batch to try again with after its reading, or Spark, has failed with this error.
+        """The batch for the next attempt, after its reading, or Spark, has failed with this error.
 
         Raises:
             Exception: `error` itself, when it is not about the input.
         """
 
     def confirmed(self, rows: Mapping[int, int]) -> Self:
-        """After judging, before the commit: the batch itself, if all of it was there until it was read.
+        """The batch itself, if all of it was there until it was read; else the batch to judge in its place.
 
-        Else the batch to judge instead. `rows` are the rows that were judged of each source partition, by ordinal.
+        Called after the judging, before the commit. `rows` are the judged rows of each source partition, by ordinal.
         """
 
     def extra(self) -> dict[str, Any]:
-        """Values of the source for the commit record, by name."""
+        """Values of the source for the commit record, by name. Called in step 4, of the batch that was judged."""
 
 
 class PlannedSource(Protocol):
@@ -111,17 +113,17 @@ class PlannedSource(Protocol):
         """The source of the records, for messages."""
 
     def begin(self, *, drain: bool) -> None:
-        """Look at the source, before its first batch. Drained, it ends where it ends now."""
+        """Look at the source. Called once, before `next_batch`. With `drain`, the source ends where it ends now."""
 
     def next_batch(self) -> SourceBatch | None:
-        """The oldest input that was not judged; None when there is none.
+        """The oldest input that was not judged; None when there is none. Called before each window.
 
         Raises:
             IntegrityError: input is missing between the last judged and this batch.
         """
 
     def judged(self, batch: SourceBatch) -> None:
-        """A batch was committed."""
+        """Called once for each batch that was committed, in their order."""
 
     def put_off(self, reason: SourceAwayError) -> None:
-        """Nothing of the last batch was judged: it cannot be read now. Raises the reason if it ends the run."""
+        """Called when the last batch cannot be read now: nothing of it was judged. Raises `reason` to end the run."""

@@ -1,4 +1,4 @@
-"""Warns of key columns of which a text has more digits than the column: other values become the same key."""
+"""Warns about key columns that are shorter than numbers in texts: different numbers become one key."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 
 
 class RoundedKeys:
-    """The key columns of a job's source that were warned of: each once in a run."""
+    """Warns about each key column of a job's source once in a run."""
 
     def __init__(self) -> None:
         self._known: set[int] = set()
 
     def found(self, reading: PartReading[Any], parts: Iterable[PartRead]) -> None:
-        """Warn of those that the reading of a window has found."""
+        """Warn about the columns that the readers of a window have found."""
         for number in sorted({number for part in parts for number in part.noted.rounded} - self._known):
             self._known.add(number)
             column = reading.declared.columns[number]

@@ -24,13 +24,15 @@ class Tokens:
 
 
 class LogsIn(Protocol):
-    """Makes a function one for tasks that use HDFS.
+    """Gives tasks that use HDFS a login."""
 
-    Raises:
-        DeduperError: they would have no login.
-    """
+    def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]:
+        """The function with a login around it, to be pickled. Called in the driver, before each job.
 
-    def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]: ...
+        Raises:
+            DeduperError: tasks would have no login.
+        """
+        ...
 
 
 def needs_none(function: Callable[..., _T], /) -> Callable[..., _T]:

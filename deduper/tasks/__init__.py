@@ -1,7 +1,5 @@
-"""Read, judge, write: the three tasks of a window, in Spark's Python workers.
+"""Read, judge, write: the three tasks of a window, in Spark's workers or, for small windows, in the driver.
 
-Doors: `read`, `judge`, `write` (the three tasks, with their receipts), `merge` (of small pieces), `exchange` (the files
-between the three), `layout` (the columns of a record), `row_files` (the formats of ports), `readers` (parts of a source
-to records), `worker_daemon`. Never imports settings, pydantic or PySpark, except in the daemon. Touches exchange files,
-source files, pieces and staged files.
+Doors: `read`, `judge`, `write`, `receipts`, `exchange` (files between the three), `layout` (columns of a record),
+`readers`, `executors`, `errors`. Touches source files, exchange files, pieces and staged files. Never imports settings.
 """

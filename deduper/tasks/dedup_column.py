@@ -10,9 +10,9 @@ DEDUP = "_dedup"
 
 
 def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool, detail: bool = False) -> str:
-    """The struct as Spark reads it; with where the first copy was read, for a store that keeps that.
+    """The struct as Spark reads it, with the place of the first copy if the store keeps it.
 
-    `detail` is in the error port alone. Error files of releases before it have none, and read as nulls.
+    `detail` is in the error port alone.
     """
     first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {expiry_ddl(scale)}>"
     return (
@@ -22,7 +22,7 @@ def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool, detail: bool = False) 
 
 
 def expiry_ddl(scale: ExpiryKeyScale) -> str:
-    """What an expiry key is in `_dedup.first_seen`, as Spark has it."""
+    """Spark's type of an expiry key in `_dedup.first_seen`."""
     if scale.is_time:
         return "timestamp"
     if scale.is_float:
@@ -31,7 +31,7 @@ def expiry_ddl(scale: ExpiryKeyScale) -> str:
 
 
 def expiry_type(scale: ExpiryKeyScale) -> pa.DataType:
-    """What an expiry key is in `_dedup.first_seen`, as Arrow has it."""
+    """Arrow's type of an expiry key in `_dedup.first_seen`."""
     if scale.is_time:
         return pa.timestamp("us", "UTC")
     if scale.is_float:

@@ -21,9 +21,8 @@ _NO_HOPE = 0.9
 def dictionary_columns(table: pa.Table) -> list[str]:
     """Paths of the leaves of a table's columns that repeat: at most half of the values of its first rows are new.
 
-    Some thousand different values look new among as many rows, so where a tenth repeats more rows are looked at.
-
-    Elements of lists and maps are not looked at: they get one, and so do columns of nulls.
+    If a tenth of the sample repeats, a larger one is taken: among few rows some thousand different values look new.
+    Elements of lists and maps are not sampled and get a dictionary, and so do columns of nulls.
     """
     return [
         path for name in table.column_names for path in _repeating(name, table.column(name).slice(0, _LARGE_SAMPLE))
@@ -49,6 +48,6 @@ def _repeat(values: pa.ChunkedArray) -> bool:
 
 
 def _fresh(values: pa.ChunkedArray) -> float:
-    """Which part of the values is new; 0 for nulls alone."""
+    """The share of values that no earlier one equals; 0 if all are null."""
     known = values.drop_null()
     return len(known.unique()) / len(known) if len(known) else 0.0

@@ -11,11 +11,11 @@ order. `FileExchange` is one folder of files that all tasks see, of one attempt,
 All are Arrow IPC files; a row is named by its number in its reading task. Nothing here is truth and nothing outlives
 its window: a record never names it, and a process that dies leaves a folder for the next start to remove.
 
-A task may run twice, the second time while others already read. A reading task has a name of its own each time; a
-shard's files have one name, the same contents from every run, and get that name when they are complete.
+A task may run twice, the second time while others already read. A reading task gets a new name for each run. A shard's
+files have one name, which they get when they are complete, and equal contents from every run.
 
-When all tasks of a window have certainly finished, the reading tasks of the next one overwrite its files (`hand_over`):
-memory in use is cheaper than memory that the system has to find and clear; in a virtual machine it costs a fraction.
+If all tasks of a window have certainly finished, the reading tasks of the next one overwrite its files (`hand_over`):
+memory in use costs less than memory that the system has to find and clear, above all in a virtual machine.
 """
 
 from __future__ import annotations
@@ -47,23 +47,32 @@ class JudgeExchange(Protocol):
     """The side of a shard's task."""
 
     def keys(self, shard: int) -> OfReaders:
-        """The columns for judging. A reading task without rows of the shard may be missing."""
+        """The columns for judging, by reading task. Called once, after all reading tasks have finished.
+
+        A reading task without rows of the shard may be missing.
+        """
 
     def leave_verdicts(self, shard: int, verdicts: OfReaders, firsts: OfReaders) -> None:
-        """Leave the verdicts of all these rows for the writers, and the first copies, if they are kept."""
+        """Leave the verdicts of all these rows for the writers, and the first copies, if they are kept.
+
+        Called once, before the piece is written. A task that runs twice leaves the same.
+        """
 
 
 class WriteExchange(Protocol):
     """The side of a writer."""
 
     def verdicts(self, reader: int) -> list[pa.RecordBatch]:
-        """The verdicts of a reading task's rows, by shard. A shard without rows of it may be missing."""
+        """The verdicts of a reading task's rows, by shard. Called after all shards were judged.
+
+        A shard without rows of it may be missing.
+        """
 
     def firsts(self, reader: int) -> list[pa.RecordBatch]:
-        """The first copies of its duplicates, likewise; one batch at least if the task has rows."""
+        """The first copies of its duplicates, by shard; called only if they are kept. Not empty if it has rows."""
 
     def records(self, reader: int) -> pa.RecordBatchFileReader:
-        """Its records."""
+        """The records of a reading task, as it has left them, in its order."""
 
 
 class FileExchange:
@@ -102,7 +111,7 @@ class FileExchange:
 
 
 def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    """A column of numbers; nulls become 0 (the admission of their rows keeps the value from being read)."""
+    """A column of numbers; nulls become 0, which nothing reads, by the admission of their rows."""
     if column.null_count:
         column = column.fill_null(0)
     values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
@@ -173,10 +182,10 @@ def _new_file(path: str) -> Iterator[pa.NativeFile]:
 
 
 def _takes_one_over(path: str) -> bool:
-    """Whether there was a file of this kind to write over, which has this name now.
+    """Gives a left file of this kind the name `path`, to be written over; false if there is none.
 
-    Left files have folders of their own: a window has four files for every source partition, and a look through all of
-    them for each would cost the square.
+    Left files have folders by kind: a window has four files for every source partition, and searching all of them for
+    each would take quadratic time.
     """
     to = Path(path)
     with suppress(FileNotFoundError), os.scandir(to.parent / _left(to.suffixes[0])) as left:
@@ -195,8 +204,8 @@ def _left(kind: str) -> str:
 def mapped(path: str) -> pa.ipc.RecordBatchFileReader:
     """The batches of a file, by number, as views of its bytes.
 
-    The file is closed at once and stays mapped as long as anything of it is in use: a task may need more of them than
-    a process may have open.
+    The file is closed at once and stays mapped while a view of it lives: a task may need more files than a process may
+    have open.
     """
     with pa.memory_map(path) as source:
         # As one buffer, which is not copied: a reader of files asks another thread for every part of it.

@@ -1,9 +1,9 @@
-"""The second job of a window, in Python: a shard's keys from all source partitions are judged against the store.
+"""The second step of a window: a shard's keys from all source partitions are judged against the store.
 
 A shard takes the keys that the reading tasks left (`tasks.exchange`), in source order, because equal
 keys may come from several source partitions and the first *in source order* is the unique one. It judges them at once,
-leaves the verdicts for the job that writes the ports, and writes the piece. This module travels to executors, so it
-imports nothing of the job.
+leaves the verdicts for the writers, and writes the piece. This module travels to executors, so it imports nothing of
+the job.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JudgeTask:
-    """The parameters of every shard's task, pickled into the job; a task gets the view of its shard beside them.
+    """The parameters of every shard's task, pickled into the job; the view of its shard is a task's second argument.
 
     `directory` has the keys of the reading tasks `readers`, in source order. `category_ids` has, for each reading task,
     the window's id of each of its own. `sample_bits`: the receipts have the records of one key in 2**sample_bits.
@@ -63,7 +63,7 @@ def judge(
 ) -> Receipt:
     """Judge a shard's part of the window: its verdicts are left for the writers, its piece is durable in the store.
 
-    `stays_open`: see `PieceStore.append`. `exchange`: the task's folder without another one.
+    `stays_open`: see `PieceStore.append`. `exchange`: the files of the task's folder by default.
     """
     shard = view.shard
     started, cpu = time.perf_counter(), cpu_seconds()
@@ -147,7 +147,7 @@ def _rows(parts: Sequence[_Part], task: JudgeTask) -> ShardRows:
 
 
 def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
-    """One column of all parts, as memory of its own."""
+    """One column of all parts, copied into one array."""
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate([part.columns[name] for part in parts]).astype(dtype, copy=False)

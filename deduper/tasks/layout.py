@@ -6,7 +6,7 @@
     SENT                                        the source's record, where ports are topics
     TOPIC, PARTITION                            the place of a DataFrame's row, until the task replaces its ORDER
 
-The plan of the first job, or a reader of plain parts, makes them; the reading task splits them into the keys files
+Our readers make them, or the plan of a DataFrame; the reading task splits them into the keys files
 (`tasks.exchange`) and the rows file: ORDER, RAW and the columns for the ports.
 """
 
@@ -28,7 +28,7 @@ _NOT_KEPT = frozenset((HI, LO, ADMISSION, EXPIRY, CATEGORY))
 
 
 def parsed(number: int) -> str:
-    """A column of the source, by its number: its own name may be one of ours, or hold any sign."""
+    """The name of a source's column here, by its number: its own name may equal one of ours, or have any sign."""
     return f"_{number}"
 
 

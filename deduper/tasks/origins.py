@@ -1,7 +1,7 @@
 """Where the first copies of duplicates were read: names and positions, from the source orders that the store remembers.
 
-A window's duplicates meet few earlier windows, so only of those that the shards have met the sources files are given to
-the writers. This module travels to executors, so it imports nothing of the job.
+A window's duplicates have first copies in few earlier windows, so writers get the sources files of those windows alone.
+This module travels to executors, so it imports nothing of the job.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ORDINAL_BITS = 63 - POSITION_BITS
 class WindowSources:
     """The source partitions of a window and of earlier ones.
 
-    `names`, and what positions in them count from (`starts`), are those of `window` by ordinal; `files` maps earlier
-    windows to the file that holds theirs, below `store_root`.
+    `names` and `starts` (the first position) are those of the partitions of `window`, by ordinal. `files` maps earlier
+    windows to their sources files, below `store_root`.
     """
 
     store_root: str
@@ -65,7 +65,7 @@ class WindowSources:
 
 @lru_cache(maxsize=1024)
 def _read(store_root: str, window: int, file: SourcesRef | ArchiveRef) -> tuple[tuple[str, int], ...]:
-    """Name and start of a window's source partitions by ordinal; a worker meets the same windows often."""
+    """Name and start of a window's source partitions by ordinal. Cached: a worker reads the same windows often."""
     if isinstance(file, ArchiveRef):
         partitions = _archive(store_root, file).get(window, ())
     else:

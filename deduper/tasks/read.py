@@ -1,8 +1,7 @@
-"""The first job of a window, in Python: writes a source partition's records to a file, deals their keys to the shards.
+"""The first step of a window: writes a source partition's records to a file, and deals their keys to the shards.
 
-Records arrive here in the order of their source, so the clock runs here, tuple by tuple, for the price of one pass over
-two columns. The records themselves stay in their file, as they came: the writing job finds them by number. Only their
-keys travel to the shards.
+Records arrive here in the order of their source, so the clock runs here, tuple by tuple, in one pass over two columns.
+The records stay in their file, unchanged: the writers find them by number. Only their keys travel to the shards.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from deduper.tasks.receipts import cpu_seconds
 
 
 class FoundPartition(NamedTuple):
-    """A source partition that a reading task has found in its records. `name` None: they name none."""
+    """A source partition that a reading task has found in its records. `name` is None if they name none."""
 
     ordinal: int
     name: str | None
@@ -40,22 +39,23 @@ class FoundPartition(NamedTuple):
 
 
 class RecordPlaces(Protocol):
-    """Finds the places of records that come without; pickled into the job."""
+    """Gives each record its source order, where the reader gives none; pickled into the job."""
 
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records that the window takes, with their source order in ORDER."""
+        """The records that the window takes, with ORDER. Called for each batch, in the order of the partition."""
 
     def found(self) -> tuple[FoundPartition, ...]:
-        """The source partitions of the records so far, where only the records name them."""
+        """The source partitions of the records, if only the records name them. Called after the last batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """The parameters of a reading task; pickled into the job.
 
-    `clock` is None for the expiries whose tuples move none. `in_order` runs it tuple by tuple, otherwise every tuple
-    meets the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple. `places` is None
-    where records come with their place. `is_time`: expiry keys are µs, so the lateness of tuples is counted.
+    `clock` is None for expiries without a latest point of tuples. `in_order` runs it tuple by tuple, otherwise every
+    tuple is compared with the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple.
+    `places` is None where records come with their place. `is_time`: expiry keys are µs, so the lateness of tuples is
+    counted.
     """
 
     directory: str
@@ -91,7 +91,7 @@ class ReadReceipt:
 
 
 def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Records of a source partition -> one row with the pickled receipt; none for a partition without records."""
+    """A function for the records of a source partition: it gives one row, the pickled receipt, or none if empty."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         placed = None if task.places is None else _Placed(task.places, batches)
@@ -126,7 +126,7 @@ def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
         while batch is not None:
             keys.add(batch)
             wrote = time.perf_counter()
-            # Spark's types differ in what changes no value: the zone that times are shown in, and what may be null.
+            # Spark's types differ only in the zone that times are shown in, and in nullability.
             columns = [batch.column(field.name) for field in kept]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=kept))
             writing += time.perf_counter() - wrote
@@ -144,7 +144,7 @@ Admitted = tuple[NDArray[np.int32], NDArray[np.int64]]
 
 
 def admitted_rows(task: ReadTask, name: str) -> Admitted:
-    """Those that were admitted, of the reading task of this name."""
+    """The admitted rows of the reading task of this name."""
     file = exchange.mapped(exchange.keys_file(task.directory, name))
     categories, orders = [], []
     for shard in range(task.shards):
@@ -242,7 +242,7 @@ def _encoded(
 ) -> tuple[tuple[str, ...], np.ndarray[Any, Any], tuple[int, ...]]:
     """The values of a column of categories, the id of each row's, and where each value was first admitted."""
     encoded = pa.concat_arrays(parts).dictionary_encode()
-    # Parquet files may hold texts that are none; they stay apart.
+    # Parquet files may hold texts that are no UTF-8; they stay different categories.
     values = tuple(
         value.decode(errors="backslashreplace") for value in encoded.dictionary.cast(pa.binary()).to_pylist()
     )

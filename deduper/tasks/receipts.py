@@ -15,7 +15,7 @@ from deduper.leaks.sample import SampledRecords
 
 
 def cpu_seconds() -> float:
-    """Seconds of CPU so far of what runs a task: a worker with all its native threads, or one thread of the driver."""
+    """CPU seconds so far of the runner of a task: a worker with all its native threads, or one thread of the driver."""
     return time.process_time() if threading.active_count() == 1 else time.thread_time()
 
 

@@ -1,7 +1,7 @@
 """The files of a port by their format, as rows are added: Parquet, or lines of JSON or CSV.
 
-Each counts its rows as a reader will find them: a window is committed if the rows that came in, the rows judged and
-these agree, so they are not what a writer was given.
+Each counts the rows that a reader will find in the file, and not those that a writer was given: a window is committed
+if the rows read, the rows judged and these agree.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class RowsFile(Protocol):
     """Rows in a file of a format."""
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows, which have the columns of the first ones."""
+        """Add rows, which have the columns of the first ones. The first call has those given to `RowFormats.begin`."""
 
     @property
     def size_bytes(self) -> int:
-        """The bytes so far."""
+        """The bytes written so far; a writer ends a file by them."""
 
     def finish(self) -> int:
-        """Make the whole file durable; gives its rows."""
+        """Make the whole file durable, once, after the last `write`; gives its rows as a reader will count them."""
 
 
 class _ParquetFile:

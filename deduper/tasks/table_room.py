@@ -1,8 +1,8 @@
 """Where tables lie on the host of a task: the directories, and how much of its shared memory they may take.
 
-A host's own: the size of /dev/shm and the temporary folder differ between the hosts, and the containers, of one
-cluster. Executors of one host use the same tables, which their locks keep apart. Those in containers with a /dev/shm
-each rebuild the tables of a shard that changes containers: see `bucket_store.tables.generation`.
+Each host decides for itself: the size of /dev/shm and the temporary folder differ between the hosts and containers of a
+cluster. Executors of one host share the tables under locks. If containers have a /dev/shm each, a shard that changes
+containers has its tables rebuilt: see `bucket_store.tables.generation`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True)
 class TableRoom:
-    """What the configuration says of tables; pickled into the job.
+    """The settings of tables; pickled into the job.
 
     `folder` is that of tables on disk; None: the host's temporary folder. Copies of pieces lie beside the tables.
     """

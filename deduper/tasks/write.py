@@ -1,4 +1,4 @@
-"""The third job of a window, in Python: writes the records with their verdicts into the ports' files.
+"""The third step of a window: writes the records with their verdicts into the ports' files.
 
 A writer takes some source partitions, in order, and writes one file for each port that any of their records leaves by,
 in the port's format (`tasks.row_files`). The records are mapped, not read; each is copied once, into the columns of its
@@ -38,11 +38,11 @@ from deduper.tasks.receipts import cpu_seconds
 from deduper.tasks.row_files import RowFormats, RowsFile
 
 _WRITER_BYTES = 4 << 20
-"""Records for which one writer is enough, and no job is needed; more would make more files and transactions."""
+"""Up to so many bytes of records one writer is enough and no job is needed: more writers make more files."""
 
 _ROW_GROUP_BYTES = 64 << 20
 _HELD_BYTES = 64 << 20
-"""A file that waits in memory is ended at this size: its port gets another one."""
+"""A file that is kept in memory ends at this size; its port gets another one."""
 _PORTS = tuple(verdict.port for verdict in Verdict)
 
 
@@ -78,7 +78,7 @@ class WriteTask:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is done in less time than a job takes to be started."""
+        """True if starting a job takes longer than the work."""
         return is_small(self.spilled_bytes)
 
 
@@ -216,14 +216,14 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 
 def _expiry(stored: pa.Array, task: WriteTask) -> pa.Array:
-    """Stored expiry keys as values of the user's world."""
+    """Stored expiry keys as values of the source's column."""
     if task.expiry_scale is None:
         return pa.nulls(len(stored), task.expiry_type)
     if pa.types.is_timestamp(task.expiry_type):
         return stored.view(task.expiry_type)
     if task.expiry_scale:
         whole = stored.cast(pa.decimal128(19, 0))
-        # The digits are the same, the point is elsewhere.
+        # The same digits with the point elsewhere.
         return pa.Array.from_buffers(task.expiry_type, len(whole), whole.buffers())
     return stored.cast(task.expiry_type)
 
@@ -255,7 +255,7 @@ class _PortFiles:
         return self._rows is not None
 
     def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
-        """Take the port's rows of a batch, whose first row has number `begin` in its reading task."""
+        """Add the port's rows of a batch, whose first row has number `begin` in its reading task."""
         part = slice(begin, begin + batch.num_rows)
         mine = judged.verdict[part] == self._verdict
         count = int(np.count_nonzero(mine))
@@ -373,17 +373,17 @@ def _without_dictionary(column: pa.Array) -> pa.Array:
 
 
 def is_small(record_bytes: int) -> bool:
-    """Whether records of so many bytes are not worth a job."""
+    """True if starting a job for so many bytes of records takes longer than the work."""
     return record_bytes < _WRITER_BYTES
 
 
 def writers_for(spilled_bytes: int, most: int) -> int:
-    """How many writers so many bytes of records are worth."""
+    """The number of writers for so many bytes of records, at most `most`."""
     return min(most, 1 + spilled_bytes // _WRITER_BYTES)
 
 
 def grouped(sizes: Sequence[int], tasks: int) -> tuple[tuple[int, ...], ...]:
-    """Which source partitions each task takes: neighbours, about as much together. No task without any."""
+    """The source partitions of each task: neighbours, of about equal size together. No task is empty."""
     groups: list[list[int]] = [[] for _ in range(tasks)]
     total, taken = max(1, sum(sizes)), 0
     for number, count in enumerate(sizes):

@@ -1,7 +1,7 @@
-"""Step 2 of a window: it is judged until the counts agree and all unreadable input is found.
+"""Step 2 of a window: attempts at its judging, until the counts agree and all unreadable input is found.
 
-The names of pieces and staged files carry the number of their attempt: no file of an abandoned one can be taken for the
-window's.
+Pieces and staged files carry the number of their attempt in their names, so a file of an abandoned attempt never counts
+as one of the window.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_DISAGREEMENTS = 2
 _MOST_LOSSES = 5
-"""Attempts at a window whose records were gone each time: by then something removes them."""
+"""After so many attempts whose records were gone, the window fails: something removes them."""
 _CODEC = "spark.sql.parquet.compression.codec"
 _CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
 """Spark's names that are not Arrow's."""
@@ -187,7 +187,7 @@ class WindowJudge:
 
     @contextmanager
     def _run(self, attempt: Attempt) -> Iterator[tuple[WindowRun, Path]]:
-        """The jobs of an attempt, and its exchange folder, which is removed, or kept for the next attempt."""
+        """Run the jobs of an attempt in an exchange folder, which is then removed or kept for the next attempt."""
         with telling_where(self._folders.disk):
             folder = self._folders.make(attempt)
         all_tasks_finished = False
@@ -336,14 +336,14 @@ class WindowJudge:
         )
 
     def _abandon(self, judgement: Judgement) -> None:
-        """No record names this attempt's pieces, now or later; its staged files go with the window's others."""
+        """Give up an attempt: no record will name its pieces. Its staged files are removed with those of the window."""
         abandoned = [receipt.piece for receipt in judgement.receipts.values() if receipt.piece is not None]
         self._pieces.delete(abandoned, keep=live_files(self._log.state))
 
 
 @contextmanager
 def _writing(what: str, place: Path | Place) -> Iterator[None]:
-    """Spark's errors over a full or read-only file system, with the place."""
+    """Turns Spark's errors about a full or read-only file system into CannotWriteError, with the place."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as exc:

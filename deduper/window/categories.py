@@ -18,7 +18,7 @@ from deduper.tasks.read import Admitted, ReadReceipt
 
 @dataclass(frozen=True, slots=True)
 class Categories:
-    """The live categories after the window, their places in it, and the window's id of each of a reading task's ids."""
+    """The live categories after the window, their places, and for each reading task the window's ids of its own ids."""
 
     after: CategoryState
     places: PlaceIntervals

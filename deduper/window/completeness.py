@@ -40,7 +40,7 @@ def complete_since(state: LogState) -> CompleteSince | None:
 
 
 def require_no_open_seed(log: CommitLog) -> None:
-    """A job must not take half a seed for a whole one: after its first window the rest could not be seeded.
+    """Refuse a start on a store whose seed is not over: after a window of the job the rest could not be seeded.
 
     Raises:
         UsageError: a seed of this store was begun and is not over.

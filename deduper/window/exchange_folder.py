@@ -1,4 +1,4 @@
-"""Folders that go with the process: for a window's exchange files, in shared memory while there is room, else on disk.
+"""Folders for a window's exchange files: shared memory while there is room, else disk. They end with the process.
 
     <dir of the tables>/spool/<store id>-<window>-<epoch>-<attempt>-<random>/lock, …
     <dir of the tables>/spool/<store id>-query-<random>/lock, …   the checkpoint of the job's query
@@ -26,10 +26,10 @@ from deduper.tasks import exchange
 logger = logging.getLogger(__name__)
 
 _NAME, _LOCK = "spool", "lock"
-"""The folder keeps the name of earlier releases, so that a start finds what one of theirs has left in memory."""
+"""The folder of all these folders, and the lock in each."""
 _LEAST_ROOM = 512 << 20
 _MOST_LEFT = 512 << 20
-"""The most bytes that are kept for the next attempt, which may come much later."""
+"""At most so many bytes are kept for the next attempt, which may come much later."""
 
 
 class ExchangeFolders:
@@ -91,7 +91,7 @@ class ExchangeFolders:
         os.close(self._locks.pop(folder))
 
     def leave(self, folder: Path) -> None:
-        """End an attempt of which no task can still run: the next one gets the folder's memory."""
+        """End an attempt whose tasks have all finished; the next attempt reuses the folder's memory."""
         if folder.parent == self._memory and self._noted_size(folder) <= _MOST_LEFT:
             self._left = folder
         else:

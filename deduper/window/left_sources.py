@@ -1,6 +1,6 @@
-"""Files of sources that the records no longer name: folded into others, or of windows that are forgotten.
+"""Sources files that no record names any more: they were folded, or their windows are forgotten.
 
-One that stays after a kill is removed by the next start.
+The next start removes one that a kill has left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FINISH_S = 10.0
 
 
 class LeftSources:
-    """Removes them after each record that drops some; no window waits for many. For the thread that judges."""
+    """Removes sources files after each record that drops some, many in the background. For the judging thread."""
 
     def __init__(self, log: CommitLog, in_background: InBackground) -> None:
         self._log = log
@@ -29,7 +29,7 @@ class LeftSources:
         self._removals: list[_Removal] = []
 
     def remove(self) -> None:
-        """Remove what the records since the last call no longer name, or begin to.
+        """Remove the files that the records since the last call no longer name, or begin to remove them.
 
         Raises:
             OSError: one file cannot be removed.

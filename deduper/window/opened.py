@@ -39,7 +39,7 @@ def opened_runner(
     functions: FunctionPorts | None = None,
     is_held: bool = False,
 ) -> Iterator[WindowRunner]:
-    """The runner; closed at the end of the `with` block. `by_tasks`: executors have cores to spare for merges."""
+    """The runner, closed at the end of the `with` block. `by_tasks`: executors have a core for merges."""
     remove_of_gone_stores(config)
     note_store(config, owned.log.manifest.store_id)
     jobs = _jobs(config, owned, session, logged_in)
@@ -70,7 +70,7 @@ def opened_runner(
 def _merging(
     worker: MaintenanceWorker, jobs: Jobs, config: Config, owned: Ownership, *, by_tasks: bool
 ) -> contextlib.AbstractContextManager[Maintenance]:
-    """Merges pieces by tasks of executors that have cores to spare, else in the worker, which deletes in any case."""
+    """Merges by tasks if executors have a core for them, else by the worker. The worker always deletes."""
     if not by_tasks or not isinstance(jobs, ClusterJobs):
         return contextlib.nullcontext(worker)
     task = MergeTask(
@@ -82,7 +82,7 @@ def _merging(
 
 
 def _jobs(config: Config, owned: Ownership, session: SparkSession, logged_in: LogsIn = needs_none) -> Jobs:
-    """By files that all tasks see on one machine, else through Spark's shuffle."""
+    """The jobs for the session's master: keys travel by files on one machine, by Spark's shuffle on a cluster."""
     if is_one_process(session.sparkContext.master or DEFAULT_MASTER):
         return SparkJobs(session, config)
     return ClusterJobs(session, config, owned.log.manifest.store_id, logged_in)

@@ -34,9 +34,9 @@ def require_no_owner(root: Place, silent: Sign | None = None) -> None:
 
 @contextmanager
 def telling_owner_of_port(root: Place, silent: Sign | None) -> Iterator[None]:
-    """A taken port inside is an owner's if one appears within 5 s: another start of the job, a moment earlier.
+    """Explains a PortTakenError in the block: if an owner appears within 5 s, another start of the job has the port.
 
-    It has bound the port, and claims the store next. `silent` is the last sign of an owner that is gone.
+    That start has bound the port and claims the store next. `silent` is the last sign of an owner that is gone.
 
     Raises:
         OwnerAliveError: instead of PortTakenError.
@@ -59,7 +59,7 @@ def _alive(root: Place) -> OwnerAliveError:
 
 
 def process_exists(beat: Beat) -> bool | None:
-    """Whether an owner's process is there; None where that cannot be told, as on another machine."""
+    """Whether an owner's process exists; None if that is unknown, as on another machine."""
     node, _, pid = beat.owner.rpartition(":")
     if node != platform.node() or not beat.has_our_numbers or not pid.isdecimal():
         return None
@@ -69,7 +69,7 @@ def process_exists(beat: Beat) -> bool | None:
 def owner_lives(root: Place, silent: Sign | None = None) -> bool:
     """Whether the store's heartbeat moves; takes 5 s, unless there is none or its process is certainly gone.
 
-    `silent` is what this function has found not to move: while nothing else is there, it need not be watched again.
+    `silent` is a heartbeat that this function has seen standing still: if it is still there, no second watch is needed.
     """
     if silent is not None and read_sign(root) == silent:
         return False

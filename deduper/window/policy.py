@@ -35,10 +35,10 @@ DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
 _DEAD_SHARE = 32
 _DEAD_BYTES = 8 << 20
-"""Or sooner, when so many bytes are dead, and at least one in `_DEAD_SHARE` of all: after compaction few pieces are."""
+"""It is placed sooner if so many bytes are dead, and one in `_DEAD_SHARE` of all: merged pieces are few."""
 _LEAST_SNAPSHOT_EVERY = 50
 DELETION_GRACE_US = 600_000_000
-"""A piece that left the log keeps its bytes so long, for commands that read the store meanwhile."""
+"""A piece that left the log keeps its bytes for so long, for commands that still read the store."""
 
 
 def fixed_settings(config: Config) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
 def processing_point(state: LogState, wall_us: int) -> int:
     """Latest point of the window after `state` by processing time: the wall clock, as long as that never goes back.
 
-    After a clock that was far ahead the latest point continues from its value, by the time that passes since the
-    first window of the right clock. So it never goes back, and a key is remembered for one period by either clock.
+    If the clock was far ahead, the latest point continues from its value by the time that has passed since the first
+    window with the right clock. So it never goes back, and a key is remembered for one period by either clock.
     """
     if state.latest_point is None or state.latest_moved_us is None:
         return wall_us
@@ -133,7 +133,7 @@ def processing_point(state: LogState, wall_us: int) -> int:
 def moved_us(state: LogState, latest: ExpiryKey | None, wall_us: int) -> int | None:
     """Wall clock at which the latest point moved last, after a window at `wall_us` that ends with `latest`.
 
-    When it moved by a clock far ahead it counts as moved now: else no silence would be seen until that time.
+    If a clock far ahead has moved it, it counts as moved now: otherwise no silence would count until that time.
     """
     moved = state.latest_moved_us
     return wall_us if latest != state.latest_point or (moved is not None and moved > wall_us) else moved
@@ -194,7 +194,7 @@ def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
 
 
 def are_many_bytes(dead: Sequence[PieceRef], state: LogState) -> bool:
-    """Whether dead pieces have so large a part of the store's bytes that they should leave at once."""
+    """Whether dead pieces take so large a share of the store's bytes that a deletion record is due now."""
     size = sum(piece.length for piece in dead)
     if size < _DEAD_BYTES:
         return False
@@ -202,7 +202,7 @@ def are_many_bytes(dead: Sequence[PieceRef], state: LogState) -> bool:
 
 
 def _dead_of(config: Config, state: LogState) -> Callable[[Sequence[PieceRef]], list[PieceRef]]:
-    """Gives those of a shard's pieces in which every entry is dead. A window asks for tens of thousands of pieces."""
+    """A function that gives the wholly dead among a shard's pieces; made once, since a window has tens of thousands."""
     if config.lookup == "all_live":
         point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
         if point is None:
@@ -229,7 +229,7 @@ def entry_expiry_point(config: Config, state: LogState) -> int | float | None:
 
 
 def time_bucket(config: Config, piece: PieceRef) -> int:
-    """The time bucket whose end kills a live piece: pieces of one may be merged. 0 if no end does."""
+    """The time bucket at whose end a live piece is dead; pieces of one bucket may be merged. 0 if nothing expires."""
     if config.lookup == "all_live":
         span = config.span_steps
         return 0 if span is None or piece.max_expiry is None else math.floor(piece.max_expiry / span)

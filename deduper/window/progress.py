@@ -34,7 +34,7 @@ PROGRESS = logging.getLogger("deduper.progress")
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What the source has and no window has judged: `count` things of the kind `noun`; `seconds` to go."""
+    """Remaining input, as `count` things of the kind `noun`, and the estimated `seconds` for it."""
 
     count: int
     noun: str
@@ -45,7 +45,7 @@ class Left:
 
     @property
     def short(self) -> str:
-        """The same without the kind of things."""
+        """The same without `noun`."""
         return self._text("")
 
     def _text(self, noun: str) -> str:
@@ -137,7 +137,7 @@ class Phases:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Around a phase."""
+        """Measures the block as a part of this phase."""
         began = time.perf_counter()
         try:
             yield

@@ -1,9 +1,9 @@
 """Steps 5 and 6: a committed window becomes public on every port, then the marks say so.
 
-A window with rows for topics is published on a thread of its own, while the next window is read and judged, and on a
-store elsewhere, where each name takes long, so is every window. The commit of the next window waits for its mark: so at
-most one committed window is unpublished, as without the thread, and the start after any crash finds nothing that it
-does not know. Other windows are published at once, by renames.
+A window with rows for topics is published on a thread of its own, while the next one is read and judged; so is every
+window of a store that is not on this machine, where each name takes long. The commit of the next window waits for the
+mark of the one before, so at most one committed window is unpublished, with the thread or without it. Other windows are
+published at once, by renames.
 """
 
 from __future__ import annotations
@@ -35,21 +35,24 @@ class TopicPorts(Protocol):
     """Publishes to topics; the service's is `KafkaPorts`."""
 
     def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
-        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
+        """Publish those rows of a committed window that go to topics. Called in step 5; safe to repeat."""
 
 
 class FunctionPorts(Protocol):
     """Hands rows to functions; a `Deduper`'s is `FunctionCalls`."""
 
     def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
-        """Call the functions with the staged rows of a committed window; again after any crash before its mark."""
+        """Call the functions with the staged rows of a committed window. Called last in step 5.
+
+        After a crash before the window's mark it is called again, with the same rows.
+        """
 
 
 class Publishing:
     """Publishes the windows of one owner, one after another. For the thread that judges; `failure` is for any thread.
 
-    Each window: `begin`, then `report`, then `wait` before the next window is committed. `is_held`: somebody else uses
-    the staged rows until then, so a window is published by `wait`, and by no `close`.
+    Each window: `begin`, then `report`, then `wait` before the next window is committed. `is_held`: a
+    caller still uses the staged rows, so `wait` publishes the window, and `close` does not.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class Publishing:
         """Publish a window that was just committed, or begin to; the window before is published.
 
         Raises:
-            Exception: of a window that is published at once, whatever it has met.
+            Exception: why publishing in this call failed.
         """
         self._beside = None
         is_slow = bool(outputs_of(outputs).topics) or not self._log.root.is_local
@@ -88,9 +91,9 @@ class Publishing:
             self._in_background(self._beside.run)
 
     def report(self, action: Callable[[float | None], None]) -> None:
-        """Run an action once the window of the last `begin` is published, on whatever thread that is; else never.
+        """Run an action once the window of the last `begin` is published, on the thread of that; never if it fails.
 
-        It gets the seconds of a publication beside the judging, None for another one. Its error counts as the
+        The action gets the seconds of a publication beside the judging, None for another one. Its error counts as the
         publication's.
         """
         if self._beside is None:
@@ -99,10 +102,10 @@ class Publishing:
             self._beside.then(action)
 
     def wait(self) -> float | None:
-        """Wait until all committed windows are published; gives the seconds of the wait, None if none went beside.
+        """Wait until all committed windows are published. Gives the seconds waited, None if no thread published.
 
         Raises:
-            Exception: what the publication has met; again at every call.
+            Exception: why the publication failed; the same at every call.
         """
         if self._beside is None:
             return None
@@ -118,14 +121,14 @@ class Publishing:
 
     @property
     def failure(self) -> Exception | None:
-        """What the publication beside the judging has met, once it is over."""
+        """Why the publication beside the judging failed; None while it runs, and if it succeeded."""
         beside = self._beside
         if beside is None or not beside.is_over.is_set() or beside.is_done:
             return None
         return beside.failure or RuntimeError("the thread of a publication has ended early")
 
     def close(self) -> None:
-        """Wait for the publication that is under way. Its failure is logged if `wait` has not raised it."""
+        """Wait for a running publication. Its failure is logged unless `wait` has raised it."""
         if self._beside is not None and not self._is_held:
             self._beside.is_over.wait()
             if self.failure is not None and not self._is_failure_raised:
@@ -162,7 +165,7 @@ class _Publication(BackgroundTask):
         self.is_done = True
 
     def then(self, report: Callable[[float], None]) -> None:
-        """Run this with the seconds of the publication: here if it is over, else at its end."""
+        """Call `report` with the seconds of the publication: now if it is over, else at its end."""
         with self._lock:
             if self._took_s is None:
                 self._report = report
@@ -178,7 +181,7 @@ def publish_window(
     topics: TopicPorts | None = None,
     functions: FunctionPorts | None = None,
 ) -> None:
-    """Steps 5 and 6. Safe to repeat; functions are the last, so all else is out when one of them fails.
+    """Steps 5 and 6. Safe to repeat. Functions come last: if one fails, all other ports are published.
 
     Every file port has the mark of the greatest published window beside its files, put there after all ports.
     """
@@ -202,7 +205,7 @@ def publish_window(
 def mark_published(config: Ports, log: CommitLog, window: int) -> None:
     """Mark, in the store and in each file port, that every port is out up to this window (-1: none is).
 
-    A process that slept while another took over never sets the mark back: see `marks`.
+    A process that resumes after a take-over never sets the mark back: see `marks`.
     """
     # By the epoch that was claimed here: another thread may have read a later claim already.
     mark = Published(log.manifest.store_id, window, _own_epoch(log))
@@ -215,7 +218,7 @@ def mark_published(config: Ports, log: CommitLog, window: int) -> None:
             try:
                 prepared[number].put()
             except FileNotFoundError:
-                # A sleeper's mark came between, which is true too; or a later owner has removed this one.
+                # A resumed earlier owner has put its mark, which is true too; or a later owner has removed this one.
                 log.check_owner()
                 prepared[number] = prepare_published(place, mark)
                 log.check_owner()
@@ -230,8 +233,8 @@ def mark_published(config: Ports, log: CommitLog, window: int) -> None:
 def _discard(prepared: Sequence[Prepared]) -> None:
     """Remove an overtaken owner's marks that it has not put in place.
 
-    The new owner has removed the earlier ones already, and the next start would find the later ones. Each has a name
-    that was drawn here, so no file of another process is touched.
+    The new owner has removed those that were there before its start; the next start would find the others. Each has a
+    random name of this process, so no file of another process is touched.
     """
     for one in prepared:
         try:

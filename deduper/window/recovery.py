@@ -71,7 +71,7 @@ def owned_store(
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
-    """The error, or FencedError if another owner took the store: it discards staged files, so anything may break."""
+    """The error, or FencedError if another owner has the store: it discards staged files, which may cause any error."""
     try:
         log.check_owner()
     except FencedError as fenced:
@@ -124,13 +124,13 @@ def recover(
     *,
     is_held: bool = False,
 ) -> None:
-    """Steps d and e. Safe to repeat, and to die in.
+    """Steps d and e. Safe to repeat, and to interrupt at any point.
 
-    All goes through the file system that the log was opened on. `is_held`: an unpublished window stays one, with its
-    staged rows, until somebody says that they are used.
+    Uses the log's file system; tests pass one that fails. `is_held`: an unpublished window stays unpublished, with its
+    staged rows, until the caller has used them.
 
     Raises:
-        FencedError: another owner has taken the store; that alone explains whatever breaks.
+        FencedError: another owner has taken the store, whatever the error was.
         UsageError, IntegrityError: the ports are not this store's, or newer than it.
     """
     log = owned.log
@@ -147,7 +147,7 @@ def recover(
 
 
 def unpublished(log: CommitLog) -> list[int]:
-    """The committed windows that have outputs and no mark, ascending: one at most, unless a process slept."""
+    """The committed windows that have outputs and no mark, ascending. One at most, unless marks were lost."""
     published = read_published(log.root / PUBLISHED_NAME)
     return [window for window in sorted(log.state.outputs) if published is None or window > published.window]
 
@@ -177,7 +177,7 @@ def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore, keep: C
     discarded = staging.discard_abandoned(config, log.state.epoch, keep=keep, names=log.root.names)
     remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch)
     newest_intent = max((intent.epoch for intent in read_intents(log.root)), default=0)
-    # A later one is damaged: nobody takes it over, and no window may follow that would remove it.
+    # A later intent is damaged: no start repeats it, and perhaps no window follows that would remove it.
     remove_intents(log.root, below_epoch=log.state.epoch, but=newest_intent)
     orphans = _orphan_pieces(log, pieces)
     pieces.delete(orphans, keep=live_files(log.state))
@@ -216,7 +216,7 @@ def check_ports(config: names.Ports, log: CommitLog | None) -> None:
 
 
 def _require_whole_rewind(config: names.Ports, log: CommitLog) -> None:
-    """The marks do not show it where the window that is undone had no mark yet."""
+    """Refuse a store whose rewind was interrupted. The marks do not show it if the undone window had no mark yet."""
     window = rewound_to(log.state)
     if window is None:
         return

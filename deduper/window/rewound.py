@@ -1,4 +1,4 @@
-"""What a `rewind` that was broken off has left behind its record: files of windows that the store has no more."""
+"""Files that an interrupted `rewind` has left: of windows that the store has no more."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from deduper.sinks.names import FinalName
 
 
 def rewound_to(state: LogState) -> int | None:
-    """The window that the last rewind went back to, as long as none was judged since; else None.
+    """The window that the last rewind went back to, if no window was judged since; else None.
 
-    Another command may have placed its record since.
+    Other commands may have placed records since.
     """
     of_rewinds = (note["to_window"] for note in reversed(state.notes) if note.get("action") == "rewind")
     window = next(of_rewinds, None)

@@ -58,7 +58,7 @@ from deduper.window.publishing import FunctionPorts, Publishing, TopicPorts
 logger = logging.getLogger(__name__)
 
 COUNTS = "counts"
-"""Of a commit record's `extra`: rows by port, for the functions of a window whose record is folded by then."""
+"""In a commit record's `extra`: rows by port, for functions that get a window after its record was folded."""
 _ERROR_GROUPS = 5
 _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRACE_US
 
@@ -76,7 +76,11 @@ class Judge(Protocol):
     """Does step 2; the service's is `WindowJudge`."""
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        """The window after `state`, its pieces durable and its rows staged."""
+        """Judge the batch as the window after `state`, by the clock of its intent. Its pieces are durable then.
+
+        Called once a window, on the thread of the owner. Its rows are staged, and nothing is public. Raises as
+        `WindowJudge.judge`.
+        """
 
 
 class WindowRunner:
@@ -133,7 +137,7 @@ class WindowRunner:
         it was published beside the next one. See `wait_until_published`.
 
         Raises:
-            Exception: what the publication of the window before has met; then nothing is committed.
+            Exception: why the publication of the window before failed; then nothing is committed.
             IntegrityError: counts that do not agree, twice.
             FencedError: another owner has taken the store.
         """
@@ -198,13 +202,13 @@ class WindowRunner:
         """Wait until every committed window is published.
 
         Raises:
-            Exception: what the publication has met; again at every call.
+            Exception: why the publication failed; the same at every call.
         """
         self._publishing.wait()
 
     @property
     def publication_failure(self) -> Exception | None:
-        """What the publication beside the judging has met, if it is over. Safe for all threads."""
+        """Why the publication beside the judging failed; None while it runs. Safe for all threads."""
         return self._publishing.failure
 
     def finish(self) -> None:
@@ -222,7 +226,7 @@ class WindowRunner:
         self._left_sources.finish()  # after the last record: it too may forget sources
 
     def close(self) -> None:
-        """Wait for a publication, and end the other background work: the next start does it. Safe to repeat."""
+        """Wait for a publication, and end the other background work, which the next start repeats. Safe to repeat."""
         if self._intent is not None:
             self._intent.is_over.wait()
         self._publishing.close()
@@ -289,11 +293,11 @@ class WindowRunner:
     def _own_state(self) -> LogState:
         """The state of this owner: all that a window writes is named for its epoch.
 
-        The publication reads the log too, on its thread, so a later owner's claim may be in the state without an error
-        here.
+        The publication reads the log too, on its thread. So the state may have a later owner's claim, and no call here
+        has raised.
 
         Raises:
-            FencedError: it is.
+            FencedError: the state has a later owner's claim.
         """
         state = self._log.state
         if state.epoch != self._log.epoch:
@@ -301,7 +305,7 @@ class WindowRunner:
         return state
 
     def _correct_clock(self, state: LogState, now_us: int) -> LogState:
-        """After a clock that was far ahead, place a record with the present one: a commit cannot, see `log.state`."""
+        """If the recorded clock is far ahead, place a record with the present one: a commit cannot, see `log.state`."""
         if not is_far_ahead(state.last_wall_us, now_us):
             return state
         return self._log.place(DeletionRecord((), wall_us=present_wall_us(self._log, now_us), through_window=-1))
@@ -329,24 +333,24 @@ class WindowRunner:
         last, self._last_intent = self._last_intent, None
         is_repeated = last is not None and _asks_for(last) == _asks_for(intent)
         if last is not None and is_repeated and not is_far_ahead(last.wall_us, wall_us):
-            # Not below that of the last commit, which is the one it followed. Claims since then do not count: with the
-            # wall clock of the claim of this very start, no batch would ever be repeated by its own.
+            # It is not below that of the last commit, which it followed. Claims since then do not count: with the wall
+            # clock of this start's claim, no batch would ever keep its own.
             intent = replace(intent, wall_us=last.wall_us)
         self._write_intent(intent)
         return intent
 
     def _write_intent(self, intent: Intent) -> None:
-        """Beside the judging on a store elsewhere, where a file takes long: without it the batch is judged as new."""
+        """Write the intent; beside the judging if the store is not on this machine, where a file takes long."""
         if self._log.root.is_local:
             write_intent(self._log.root, intent)
             return
         if self._intent is not None:
-            self._intent.is_over.wait()  # of a window that failed before it waited
+            self._intent.is_over.wait()  # that of a window which failed before it waited
         self._intent = _Intending(self._log.root, intent)
         self._in_background(self._intent.run)
 
     def _wait_for_intent(self) -> None:
-        """Wait until the intent is written. Raises what that has met."""
+        """Wait until the intent is written. Raises the error of the writing."""
         writing, self._intent = self._intent, None
         if writing is None:
             return
@@ -427,7 +431,7 @@ class WindowRunner:
         return state
 
     def _compact(self, state: LogState) -> None:
-        """Replace many small pieces by those merged of them, and begin to merge the next ones in the background."""
+        """Record merged pieces in place of the small ones, and begin the next merges in the background."""
         state = self._record_merged(state)
         if not self._compaction.is_under_way and not self._is_searched(state):
             tasks = policy.next_compactions(self._config, self._log.manifest.store_id, state)
@@ -435,7 +439,7 @@ class WindowRunner:
                 self._compaction.begin(tasks)
 
     def _is_searched(self, state: LogState) -> bool:
-        """While no merge is under way: whether unnamed pieces are searched for, which begins here when it is due."""
+        """Whether a search for unnamed pieces is running; begins one if it is due. Called while no merge is running."""
         if self._unnamed is None:
             return False
         if not self._unnamed.is_under_way:
@@ -443,7 +447,7 @@ class WindowRunner:
         return self._unnamed.is_under_way
 
     def _record_merged(self, state: LogState) -> LogState:
-        """Put merged pieces in their place.
+        """Place a record that names the merged pieces in place of the old ones.
 
         Raises:
             Exception: the error of a merge of live pieces; then none is recorded.
@@ -468,13 +472,13 @@ class WindowRunner:
         return state
 
     def fold_moved(self) -> None:
-        """Between windows: of a source whose folder is another one now, write down what was judged of it."""
+        """Called between windows: if the source's folder has moved, fold what was judged of it at once."""
         if self._files is not None and self._files.known.has_moved:
             self._folding.at_once()
             self._left_sources.remove()
 
     def _forget_deleted(self) -> None:
-        """Forget what the background deletion has deleted, in the next record; its failure is this window's."""
+        """Forget the deleted pieces in the next record. Raises the error of the background deletion."""
         through = self._deletion.result()
         if through is not None:
             self._log.forget_retired(through)
@@ -493,7 +497,7 @@ class _Intending(BackgroundTask):
 
 
 def _statistics(judgement: Judgement, state: LogState, wall_us: int) -> dict[str, Any]:
-    """The statistics after the window, for its record; those before it when they cannot be had."""
+    """The statistics after the window, for its record; those before it if computing them fails."""
     try:
         duplicates: Counter[int] = Counter()
         for receipt in judgement.receipts.values():

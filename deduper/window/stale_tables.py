@@ -4,9 +4,8 @@ Tables are only a faster form of the pieces, so deleting them costs time, never 
 and path in folders that all jobs of a machine share. A start leaves a note of its store there, if that is on this
 machine, and removes the tables of stores that are gone: they may fill the memory (`remove_of_gone_stores`).
 
-Of other stores nothing says whether they are still there. So `gc` deletes tables of an earlier boot or release as
-unusable, and those that no job has opened for a week, or whose last use has a date far ahead: nothing says how long ago
-it was.
+Whether other stores still exist is unknown. So `gc` deletes tables of an earlier boot or release as unusable, and those
+that no job has opened for a week, or whose last use has a date far ahead, since its true age is unknown.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class StaleTables:
         return tuple(sorted({self.memory_dir / self.folder, self.disk_dir / self.folder}))
 
     def remove(self) -> bool:
-        """Delete those that no process holds; whether that was all."""
+        """Delete the folders that no process holds; true if that was all of them."""
         shards = _shards(self.memory_dir, self.disk_dir, self.folder)
         done = [remove_tables(directories) for directories in shards].count(False) == 0
         if done:
@@ -96,7 +95,7 @@ def note_store(config: Config, store_id: str) -> None:
 def remove_of_gone_stores(config: Config) -> None:
     """Remove the tables of stores that are gone from this job's folders of tables; what is in use stays."""
     for memory, disk, folder in _folders(config):
-        # The note alone is read: a start is not to look at every table of the machine.
+        # Only the note is read: a start must not open every table of the machine.
         if not _is_gone(disk / folder / _NOTE):
             continue
         tables = StaleTables(folder, memory, disk, None, _GONE)
@@ -128,7 +127,7 @@ def _shards(memory: Path, disk: Path, folder: str) -> list[ShardDirectories]:
 
 
 def _names(folder: Path) -> list[str]:
-    """Of what is in a folder; of none if it is absent, or another process removes it at this moment."""
+    """The names in a folder; none if it is absent, or another process removes it meanwhile."""
     try:
         return [path.name for path in folder.iterdir()]
     except FileNotFoundError:

@@ -19,7 +19,7 @@ _CACHE_SHARE = 2
 
 
 def table_room(config: Config) -> TableRoom:
-    """What the configuration says of tables, for any host."""
+    """The settings of tables, for any host."""
     store = config.store
     return TableRoom(
         folder=None if store.tables == "auto" else str(store.tables),
@@ -36,7 +36,7 @@ def table_settings(config: Config) -> TableSettings:
 
 
 def table_folders(config: Config, store_id: str) -> list[Path]:
-    """The folders with the tables of the job's store, and of no other: all jobs of a machine share those above."""
+    """The folders with the tables of the job's store alone; all jobs of a machine share the folders above them."""
     settings = table_settings(config)
     folder = table_folder(store_id, config.store.place)
     return [Path(above) / folder for above in sorted({settings.memory_dir, settings.disk_dir})]

@@ -38,9 +38,9 @@ from deduper.kafka.retry import RetryDeadline, ThrottledLog
 logger = logging.getLogger(__name__)
 
 _PERSON_S, _START_S = 5.0, 20.0
-"""For all answers of one access: while a person waits, and before a job starts."""
+"""Seconds for all answers of one access: for a command, and for the start of a job."""
 _PROBE_SHARE = 0.4
-"""Of that time, for the answer of each server of the list."""
+"""The part of that time for the answer of each server of the list."""
 _POLL_S = 0.02
 _LEAST_S = 0.3
 _AGAIN_S = 0.5
@@ -178,7 +178,7 @@ class _RefusedError(Exception):
 
 
 class _Questions:
-    """The questions to one cluster, by one client, until one point in time."""
+    """The requests to one cluster, by one client, with one deadline."""
 
     def __init__(self, job: str, access: Access, options: Mapping[str, str], until: float) -> None:
         self._job = job
@@ -321,7 +321,7 @@ class _Questions:
 def _rights(operations: Any) -> frozenset[str] | None:
     """The names of the operations that are allowed; None when the cluster does not report them.
 
-    A user that may ask has one right at least: no right at all is the answer of a broker too old for the question.
+    A user that may ask has at least one right. An answer without any comes from a broker too old for the question.
     """
     return frozenset(operation.name for operation in operations) if operations else None
 

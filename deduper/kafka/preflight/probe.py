@@ -76,10 +76,10 @@ def probe(address: str, options: Mapping[str, str], seconds: float) -> Server:
 
 
 class _LostConnections(logging.Handler):
-    """The connections that a client logs as lost: it makes no error of a server that hangs up.
+    """The connections that a client logs as lost: it reports no error if a server closes the connection.
 
-    `states` has the state of each. A broker that requires a login answers the client's first question and hangs up at
-    the next: the client is `UP` by then. One that speaks TLS hangs up at the first, `APIVERSION_QUERY`.
+    `states` has the state of each. A broker that requires a login answers the client's first request and closes at the
+    next, when the client is `UP`. One that speaks TLS closes at the first, `APIVERSION_QUERY`.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _LostConnections(logging.Handler):
 
 
 def _lasting(errors: Iterable[KafkaError]) -> str:
-    """The first error that no waiting mends, in words; empty when there is none."""
+    """The text of the first error that does not pass by waiting; empty when there is none."""
     for error in errors:
         if error.code() == KafkaError._SSL or _TLS.search(error.str()):
             return f"TLS failed: {_words(error)}"
@@ -106,7 +106,7 @@ def _lasting(errors: Iterable[KafkaError]) -> str:
 
 
 def _speaks_tls(address: str, seconds: float) -> bool:
-    """Whether a server that hangs up at a client without TLS would take one with it."""
+    """Whether a server that closes connections without TLS accepts one with TLS."""
     host, _, port = address.rpartition(":")
     try:
         ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=seconds)

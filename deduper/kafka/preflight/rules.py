@@ -18,7 +18,7 @@ from deduper.kafka.preflight.described import Cluster, Topic
 from deduper.units import approximate_size, format_duration
 
 HEADER_BYTES = 300
-"""About how much the job's headers make a record larger."""
+"""About how many bytes the job's headers add to a record."""
 TRANSACTION_TIMEOUT_MS = 600_000
 _BATCH_BYTES = 1_000_000
 """librdkafka's default of `batch.size`."""
@@ -209,7 +209,7 @@ def _of_port(port: str, sink: KafkaSink, cluster: Cluster, seen: list[tuple[Acce
 
 
 def _of_times(place: str, topic: Topic, origin: Topic) -> Iterator[Diagnostic]:
-    """Rows keep the timestamp of the record they were read as, so a topic sees old ones arrive."""
+    """Faults of timestamps: rows keep those of their records, so a topic gets old ones."""
     if topic.text("message.timestamp.type") != "CreateTime":
         return
     kept, was_kept = _limit(topic, "retention.ms"), _limit(origin, "retention.ms")

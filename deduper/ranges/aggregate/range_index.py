@@ -54,7 +54,7 @@ class Answers(Protocol):
     """One aggregate, ready to be looked up."""
 
     def answers(self, places: Places) -> pa.Array:
-        """One for each event."""
+        """The value of each event, by the cell that it lies in. Called for each batch of events."""
         ...
 
 

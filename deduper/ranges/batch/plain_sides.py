@@ -46,21 +46,25 @@ class Side(Protocol):
     """The files of events or of ranges, all of the same columns."""
 
     @property
-    def columns(self) -> tuple[DeclaredColumn, ...]: ...
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """The columns that the files have."""
+
     @property
-    def pieces(self) -> tuple[Piece, ...]: ...
+    def pieces(self) -> tuple[Piece, ...]:
+        """The parts of the files, each for one thread. Together they have every row once."""
+
     @property
     def rows(self) -> int | None:
-        """As the files count them themselves; None where they do not."""
+        """The number of rows by the files' own count; None where they have none."""
         ...
 
     @property
     def text_bytes(self) -> int:
-        """Of columns of texts, before anything is read; 0 where it is not known."""
+        """The bytes of columns of texts, known before anything is read; 0 where they are not."""
         ...
 
     def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece with these columns."""
+        """The rows of a piece with these columns, in order. Called by several threads, and again for each pass."""
         ...
 
 

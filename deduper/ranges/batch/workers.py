@@ -34,7 +34,7 @@ class Shared(Protocol):
 
     @property
     def value(self) -> Any:
-        """The index."""
+        """The index. Called in a worker, any number of times; the first call may load it."""
         ...
 
 

@@ -49,7 +49,7 @@ class EventLevel:
 
 
 def _union(begin: Ints, end: Ints) -> Ints:
-    """The numbers that lie in one of these stretches, ascending."""
+    """The numbers in any of these half open stretches, ascending."""
     is_some = begin < end
     order = np.argsort(begin[is_some], kind="stable")
     begin, end = begin[is_some][order], np.maximum.accumulate(end[is_some][order])

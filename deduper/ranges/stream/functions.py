@@ -1,4 +1,4 @@
-"""Aggregates of one's own in the settings, as `package.module:name`, and the types of their answers."""
+"""Custom aggregates in the settings, as `package.module:name`, and the types of their answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXAMPLE = "write `package.module:name` of an `Own` that Python finds (PYTHONPAT
 
 
 def is_own(text: str) -> bool:
-    """Whether the text names an aggregate of one's own."""
+    """Whether the text names a custom aggregate."""
     return _TEXT.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""A window: the rows of both inputs and the state before it in, the rows of all ports and the state after it out."""
+"""Judges a window: from the rows of both inputs and the state before, the rows of all ports and the next state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EVENT, RANGE = "event", "range"
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What committed windows leave: the clock, the columns of ranges, the levels."""
+    """The state after the committed windows: the clock, the columns of ranges, the levels."""
 
     clock: int | None
     schema: pa.Schema | None
@@ -53,7 +53,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The rows of each port that has some, the numbers of rows by what became of them, and the next state."""
+    """The rows of each port that has some, the counts of rows by outcome, and the next state."""
 
     ports: dict[str, pa.Table]
     counts: dict[str, int]
@@ -86,7 +86,7 @@ class WindowJudge:
 
 
 class _Window:
-    """One window under work."""
+    """The judging of one window."""
 
     def __init__(self, job: StreamJob, salt: bytes, window: int, state: StreamState) -> None:
         self._job = job
@@ -96,7 +96,7 @@ class _Window:
         self._schema = state.schema
         self._gone = state.gone_through(job.period)
         corrects = job.late_ranges == "correct"
-        # Answers up to here lack what comes now, and no correction follows.
+        # Answers up to this instant lack the ranges that come now, and no correction follows.
         self._final = FIRST if state.clock is None else self._gone if corrects else state.clock
         self._clock = state.clock
         self._levels = list(state.ranges)
@@ -110,7 +110,7 @@ class _Window:
         self._counts: Counter[str] = Counter()
 
     def good_rows(self, side: str, rows: InputRows) -> pa.Table:
-        """The rows of an input; records that are none leave."""
+        """The rows of an input. Records that make no row leave as errors."""
         self._counts[f"{side}s"] += rows.count
         for reason, text in rows.bad:
             self._errors.append(Told(side, reason, text))
@@ -120,7 +120,7 @@ class _Window:
     # Ranges.
 
     def take_ranges(self, rows: pa.Table) -> None:
-        """Ranges and retractions: bad and closed ones leave, the others become rows of levels."""
+        """Ranges and retractions: bad and closed ones leave by their ports, the others become rows of levels."""
         job = self._job
         self._require_ranges(rows.schema)
         place = np.arange(rows.num_rows, dtype=np.int64)
@@ -148,7 +148,7 @@ class _Window:
             self._tell_late("late", rows, np.flatnonzero(is_kept & (first <= self._final) & (first <= last)))
 
     def _leave(self, side: str, reason: str, rows: pa.Table, left: Bools, holds: Bools, port: list[Told]) -> Bools:
-        """Rows of which a reason holds leave for a port; gives those that are left."""
+        """Rows for which a reason holds leave by a port; gives the other rows."""
         leaving = np.flatnonzero(left & holds)
         if len(leaving):
             port += told_rows(side, reason, rows, leaving)
@@ -156,7 +156,7 @@ class _Window:
         return left & ~holds
 
     def _tell_late(self, reason: str, rows: pa.Table, where: Ints) -> None:
-        """Rows that count, and of which the port tells as well."""
+        """Reports rows by the port `late` that count all the same."""
         self._late += told_rows(RANGE, reason, rows, where)
         self._counts[f"told.{reason}"] += len(where)
 
@@ -206,7 +206,7 @@ class _Window:
         self._tell_late("late_retraction", asks, np.unique(found.asks[(first <= self._final) & (first <= last)]))
 
     def make_levels(self) -> None:
-        """The levels with the rows of this window; small ones become one, and closed ones leave."""
+        """The levels with the rows of this window: small ones are merged, and closed ones removed."""
         new = [level.rows for level in (self._fresh, self._withdrawn) if level is not None]
         if not new:
             self._levels = [level for level in self._levels if level.last_us > self._gone]
@@ -283,7 +283,7 @@ class _Window:
         return shown.append_column(WINDOW, pa.array(np.full(rows.num_rows, self._window, np.int64)))
 
     def _remember(self, rows: pa.Table) -> None:
-        """Another level of events; small ones become one, and wholly expired ones leave."""
+        """Adds a level of events: small ones are merged, and wholly expired ones removed."""
         after = replace(self._before, clock=self._clock).gone_through(self._job.period)
         both = [*(level for level in self._remembered if level.last_us > after), EventLevel.of(self._job, rows)]
         first = merged_from([level.rows.num_rows for level in both], of_events.RATIO, of_events.MOST_ROWS)
@@ -341,7 +341,7 @@ class _Window:
         """The window.
 
         Raises:
-            IntegrityError: a row is nowhere, or twice.
+            IntegrityError: a row has no outcome, or two.
         """
         for port, told in (("late", self._late), ("errors", self._errors)):
             if told:

@@ -1,7 +1,7 @@
-"""Which levels become one, by their rows alone. PURE.
+"""Which levels are merged, by their numbers of rows alone. PURE.
 
-A new level is the last one. While the last one has at least 1/`ratio` of the rows of the one before, the two are one.
-So each level has more than `ratio` times the rows of the next, and a row is moved a few times a level.
+A new level is the last one. While the last one has at least 1/`ratio` of the rows of the one before, the two are
+merged. So each level has more than `ratio` times the rows of the next, and a row is moved a few times a level.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def merged_from(rows: Sequence[int], ratio: int, most: int | None = None) -> int:
-    """The first of the levels that become one with all after it, of their rows, oldest first.
+    """The number of the first level that is merged with all later ones; `rows` are those of each level, oldest first.
 
     Levels do not grow beyond `most` rows by this.
     """

@@ -74,7 +74,7 @@ class StreamMetrics(Collector):
 
     @contextlib.contextmanager
     def window(self) -> Iterator[None]:
-        """Around a look for rows and the window that they make, if there are some."""
+        """Measures the block: a plan of the inputs, and the window if there are rows."""
         assert self._runner is not None, "no store is open"
         begun, windows = self._seconds(), self._runner.windows
         self._begun_s = begun
@@ -90,7 +90,7 @@ class StreamMetrics(Collector):
     # The page.
 
     def describe(self) -> list[Metric]:
-        """Nothing: so that registering asks for no numbers."""
+        """Gives nothing, so that registering collects no numbers."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,8 +1,8 @@
-"""Answers of aggregates of one's own: an index of the ranges that overlap the events of a window. PURE.
+"""Answers of custom aggregates, by an index of the ranges that overlap the events of a window. PURE.
 
-A state is only known to the four functions: it is not stored, and those of several levels cannot become one. So the
-state is made from zero in each window, of the ranges of which some instant lies between the first and the last event of
-their id, each added and removed once. They come in the order of their entries: levels change no answer.
+Only the four functions know a state: it is not stored, and states of several levels cannot be merged. So each window
+makes the state from zero, of the ranges that overlap the time between the first and the last event of their id, each
+added and removed once. They are in the order of their entries, so levels change no answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deduper.ranges.stream.settings import StreamJob
 
 
 def own_answers(job: StreamJob, levels: Sequence[RangeLevel], schema: pa.Schema, events: Events) -> list[pa.Array]:
-    """The aggregates of one's own of events, at least one; `schema` has the columns of ranges.
+    """The custom aggregates of events, of which there is one at least; `schema` has the columns of ranges.
 
     Raises:
         DeduperError: a function raises, or gives what is not of the answer's type.

@@ -1,7 +1,7 @@
 """The files of levels: a frame around an Arrow IPC file, made once, named by commit records, and mapped into memory.
 
-Six zero bytes before the Arrow file let its columns lie at multiples of eight bytes. Of a piece that is not on this
-machine a copy is mapped: a file without a name in the temporary folder, which is gone with the process.
+Six zero bytes before the Arrow file align its columns to eight bytes. A piece that is not on this machine is mapped
+from a copy: a file without a name in the temporary folder, which ends with the process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PieceName:
 
 
 def piece_name(window: int, epoch: int, number: int) -> str:
-    """A name that no other attempt takes: an owner judges a window once, and dies or commits."""
+    """A name of its own for each attempt: an owner judges a window once, and commits it or ends."""
     return f"{window:012d}-{epoch:06d}-{number:03d}"
 
 

@@ -1,4 +1,4 @@
-"""The rows of a port as the bytes of a file in its format, or as what a topic's port sends. PURE."""
+"""The rows of a port as the bytes of a file in its format, or as the records for its topic. PURE."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Ranges in levels: what is open, what is withdrawn, what covers events. PURE.
 
-A level is never changed. It has the columns of a piece of ranges (docs/range-aggregates.md) and an index, made when
-it is first asked.
+A level is never changed. It has the columns of a piece of ranges (docs/range-aggregates.md) and an index, which is made
+at its first use.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def answers(job: StreamJob, levels: Sequence[RangeLevel], schema: pa.Schema, eve
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """What retractions withdraw: a row with sign -1 for each range of a level, and rows of the window.
+    """The ranges that retractions withdraw: a row with sign -1 for each range of a level, and rows of the window.
 
     `asks` are the retractions of the rows, `levels` those of the ranges; `unknown` ones withdraw nothing.
     """
@@ -137,7 +137,7 @@ class Withdrawn:
 def withdraw(
     levels: Sequence[RangeLevel], fresh: RangeLevel | None, keys: Ids, places: Ints, closed_through: int
 ) -> Withdrawn:
-    """What retractions withdraw: of each its key, and its place among the rows of the window, ascending.
+    """The ranges that retractions with these keys withdraw; `places` are theirs in the rows of the window, ascending.
 
     `fresh` are the ranges of the window; the lower half of their entries is their place.
     """
@@ -182,7 +182,7 @@ def withdraw(
 
 
 def merged(job: StreamJob, levels: Sequence[RangeLevel], closed_through: int) -> RangeLevel | None:
-    """One level of several: without closed ranges, and without ranges whose retraction is among them. None if empty."""
+    """Several levels as one, without closed ranges and those that a retraction in them withdraws; None if empty."""
     rows = pa.concat_tables([level.rows for level in levels])
     entries = np.concatenate([level.entries for level in levels])
     is_range = np.concatenate([level.is_range for level in levels])

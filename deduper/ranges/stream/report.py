@@ -1,4 +1,4 @@
-"""What a range stream has done, since its start and in its store's life, for programs and for people."""
+"""Reports of a range stream, since its start and over the life of its store, for programs and for people."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from deduper.kafka.offsets import ends_from_wire
 
 @dataclass(frozen=True, slots=True)
 class InputReport(AsJson):
-    """How far an input was taken. Of a folder: the job's store and its last window; files of later windows must stay.
+    """The position of an input. A folder: the job's store and its last window taken; files of later windows must stay.
 
-    Of topics: the offset of each partition.
+    Topics: the offset of each partition.
     """
 
     store: str | None
@@ -29,7 +29,7 @@ class InputReport(AsJson):
 
 
 def input_reports(state: LogState) -> dict[str, InputReport]:
-    """How far each input was taken, by the last commit; see the `extra` of a commit record."""
+    """The position of each input by the last commit; see the `extra` of a commit record."""
     folders, topics = state.extra.get("inputs", {}), state.extra.get("topics", {})
     found = {side: InputReport(store_id, window, {}) for side, (store_id, window) in folders.items()}
     return found | {side: InputReport(None, None, _offsets(wire)) for side, wire in topics.items()}
@@ -65,7 +65,7 @@ class StreamStatus(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class StreamReport(AsJson):
-    """Windows of this run and their rows by what became of them; then the state after the last one.
+    """Windows of this run and their rows by outcome; then the state after the last window.
 
     `open_ranges` counts rows of levels: ranges that were not left out yet, and retractions.
     """

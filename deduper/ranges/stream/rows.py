@@ -32,7 +32,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """What a window takes of an input: rows, and the records that are none, as (reason, text)."""
+    """The input of a window: rows, and the records that make no row, as (reason, text)."""
 
     table: pa.Table
     bad: Sequence[tuple[str, str | None]] = ()
@@ -57,7 +57,7 @@ def told_table(told: Sequence[Told], window: int) -> pa.Table:
 
 
 def first_reasons(rows: int, reasons: Sequence[tuple[str, Bools]]) -> list[tuple[str, Bools]]:
-    """Each reason with the rows of which it is the first that holds."""
+    """Each reason with the rows for which it is the first that holds."""
     free = np.ones(rows, np.bool_)
     found = []
     for name, holds in reasons:

@@ -89,11 +89,11 @@ def owned_store(
     unpublished: OnUnknown = OnUnknown.REFUSE,
     stop: Event | None = None,
 ) -> Iterator[Owned]:
-    """The stream's store, claimed and with a heartbeat; half-done windows are ended. `stop` ends waits for brokers.
+    """The stream's store, claimed and with a heartbeat, after recovery. `stop` ends waits for brokers.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
-        CannotWriteError, UnsafeStorageError: a storage gives no answer, or does not keep what owners rest on.
+        CannotWriteError, UnsafeStorageError: a storage gives no answer, or ignores the conditions of a write.
         SettingsChangedError: a setting that is fixed for the store's life was changed.
         UsageError, IntegrityError: the ports are not this store's, or newer than it.
     """
@@ -129,7 +129,7 @@ def no_session() -> NoReturn:
 
 
 def _require_reachable(job: StreamJob) -> None:
-    """Places that are not on this machine answer, and the store's refuses what two owners would do to each other."""
+    """Check that places elsewhere answer, and that the store's storage refuses a taken name and a stale version."""
     places = {"store": job.ports.store.place}
     places |= {side: folder.place for side, folder in job.folder_inputs.items()}
     places |= {port: sink.place for port, sink in job.file_ports.items()}
@@ -173,7 +173,7 @@ def _named(state: LogState, kind: str) -> list[PieceName]:
 
 
 def state_of(job: StreamJob, log: CommitLog) -> StreamState:
-    """What the committed windows leave, with all pieces read.
+    """The state after the committed windows, with all pieces read.
 
     Raises:
         CorruptionError, UnknownFormatError: a piece is gone or damaged.
@@ -193,7 +193,7 @@ class StreamRunner:
     """
 
     def __init__(self, job: StreamJob, owned: Owned, wall_clock_us: Callable[[], int], *, drain: bool = False) -> None:
-        """To drain inputs that are topics is to come to their ends of now."""
+        """With `drain`, inputs that are topics end at their present ends."""
         log = owned.log
         assert log.epoch is not None, "no epoch was claimed"
         self._job = job
@@ -331,7 +331,7 @@ class StreamRunner:
         )
 
     def _remove_left(self, before: StreamState) -> None:
-        """Step 7: the pieces that the record before names, and the one now does not."""
+        """Step 7: remove the pieces that the record before names and the present one does not."""
         for kind, then, now in (
             (RANGES, before.ranges, self.state.ranges),
             (EVENTS, before.events, self.state.events),

@@ -1,4 +1,4 @@
-"""The settings of `deduper range-stream`: a file of its own kind, read with the places of all mistakes."""
+"""The settings of `deduper range-stream`: a config file of its own, whose mistakes are all found with their places."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class StreamPorts:
 
 
 class StreamJob(OwnFile):
-    """What is read, asked and written."""
+    """The settings of a range stream: inputs, aggregates, ports, store."""
 
     page = "docs/range-aggregates.md"
     mark = "aggregates"
@@ -255,22 +255,22 @@ class StreamJob(OwnFile):
 
     @cached_property
     def parsed(self) -> dict[str, AnyAggregate]:
-        """The aggregates by their names; read once, for every window asks for them."""
+        """The aggregates by their names; parsed once, since every window uses them."""
         return {name: own_of(text) if is_own(text) else parse_aggregate(text) for name, text in self.aggregates.items()}
 
     @property
     def known(self) -> dict[str, Aggregate]:
-        """Those that are known by name."""
+        """The built-in aggregates."""
         return {name: one for name, one in self.parsed.items() if isinstance(one, Aggregate)}
 
     @property
     def own(self) -> dict[str, Own]:
-        """Those of one's own."""
+        """The custom aggregates."""
         return {name: one for name, one in self.parsed.items() if isinstance(one, Own)}
 
     @property
     def own_types(self) -> dict[str, pa.DataType]:
-        """The types of their answers."""
+        """The types of the custom aggregates' answers."""
         return {name: answer_type(one) for name, one in self.own.items()}
 
     @property
@@ -296,7 +296,7 @@ class StreamJob(OwnFile):
 
     @property
     def ports(self) -> StreamPorts:
-        """For what windows of jobs and of streams have in common."""
+        """The ports and the store, as the code that jobs and streams share takes them."""
         return StreamPorts(self.file_ports, _Store(open_place(self.store)))
 
     @property

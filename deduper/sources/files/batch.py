@@ -122,14 +122,14 @@ class Known(Protocol):
 
     @property
     def folder(self) -> str:
-        """The folder of the source that the next commit is to name."""
+        """The folder of the source for the next commit record. Asked when a batch is made."""
 
     @property
     def changed(self) -> int:
-        """How many files were found to have changed after they were judged."""
+        """The number of files that were found changed after they were judged. Asked at any time."""
 
     def new(self, paths: Sequence[str]) -> list[str]:
-        """Those of the listed files that were not judged."""
+        """Those of the listed files that were not judged. Called once for each listing, before the next window."""
 
 
 class FileBatches:
@@ -177,7 +177,7 @@ class FileBatches:
         self._pending = deque(sorted((file for file in found if file.size_bytes), key=source_order))
 
     def put_off(self) -> None:
-        """What was listed is of no use: nothing of it was judged. The next listing is one of all files."""
+        """Drop the listing, of which nothing was judged. The next listing is one of all files."""
         self._pending.clear()
         self._listing.forget()
 
@@ -187,7 +187,7 @@ class FileBatches:
         Records written since the listing are read: none of them was judged.
 
         Raises:
-            SourceAwayError: files cannot be found, and it cannot be told whether they are gone.
+            SourceAwayError: files cannot be found, and they may not be gone: their folder is away.
         """
         while self._pending:
             count = min(len(self._pending), self._source.max_files_per_batch)
@@ -203,10 +203,10 @@ class FileBatches:
         return None
 
     def _looked_at(self, path: str) -> ListedFile | None:
-        """A listed file; None for one that is gone, or cannot be looked at for a reason of its own.
+        """A listed file; None for one that is gone, or has a fault of its own.
 
         Raises:
-            OSError, SourceAwayError: the reason is not the file's own.
+            OSError, SourceAwayError: the fault is not the file's own.
         """
         try:
             found = stat(path)

@@ -55,7 +55,7 @@ class FilesToFold:
 
 
 class SourceFolding:
-    """Folds sources aside. For the thread that judges; `files` of a source of files, None for one that counts."""
+    """Folds sources in the background. For the thread that judges. `files`: of a source of files, else None."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class SourceFolding:
     def record(self) -> bool:
         """After a window: record the fold that is over. False while one is under way.
 
-        Until then no file may be removed that its state names: it reads them, whatever later records forget.
+        A running fold reads the files that its state names, so none of them may be removed before.
 
         Raises:
-            Exception: whatever folding has met.
+            Exception: why the fold failed.
         """
         fold = self._under_way
         if fold is not None and fold.is_over.is_set():
@@ -86,7 +86,7 @@ class SourceFolding:
         return self._under_way is None
 
     def begin(self) -> None:
-        """After that: begin a fold that is due, if none is under way."""
+        """After `record`: begin a fold that is due, if none is running."""
         if self._under_way is None and self._is_due():
             fold = self._begun()
             if fold is not None:
@@ -98,17 +98,17 @@ class SourceFolding:
         return len(state.sources) >= self._fold_windows or 2 * inline_bytes(state) >= INLINE_STATE_BYTES
 
     def finish(self) -> None:
-        """After the last window: wait for the fold that is under way, and record it.
+        """After the last window: wait for a running fold, and record it.
 
         Raises:
-            Exception: whatever folding has met.
+            Exception: why the fold failed.
         """
         if self._under_way is not None:
             self._under_way.is_over.wait(_CLOSE_S)
             self.record()
 
     def at_once(self) -> None:
-        """Fold what there is, before any window: the folder of the source is another one than before."""
+        """Fold all sources before any window, because the folder of the source has moved."""
         self.close()  # it covers older windows only; the fold that follows covers all
         fold = self._begun()
         if fold is not None:

@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 FORGET_AFTER_US = 7 * 86_400_000_000
 """Time until a removed file is forgotten: a file of that path that comes back earlier is not read again."""
 FOLDER = "folder"
-"""The name in a commit's `extra` of the folder of the source."""
+"""The name of the source's folder in the `extra` of a commit."""
 
 _CHECKED_AT_FIRST, _CHECKED_A_LISTING = 50_000, 1000
-"""How many judged files a listing checks for changes, half of them the newest: 10 µs each."""
+"""A listing checks so many judged files for changes, half of them the newest; each takes 10 µs."""
 _NAMED_IN_A_WARNING = 5
 
 Words = NDArray[np.uint64]
@@ -44,7 +44,7 @@ Judged = dict[Digest, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class JudgedSoFar:
-    """What earlier folds know, and files that were moved since. A value, for the thread that folds."""
+    """The table of earlier folds, and files that were moved since. A value, for the thread that folds."""
 
     table: JudgedFiles
     moved: Judged
@@ -54,7 +54,7 @@ class JudgedSoFar:
     def folded(
         self, folder: str, windows: Iterable[Iterable[SourcePartition]], paths: Collection[str] | None, now_us: int
     ) -> JudgedFiles:
-        """One table of it and of the windows since, without files that are gone for long.
+        """One table of these and of the windows since, without files that are gone for long.
 
         `paths` are all files that the source has; None when it cannot be listed.
         """
@@ -97,12 +97,12 @@ class KnownFiles:
 
     @property
     def folder(self) -> str:
-        """The folder of the source that the next commit is to name: the old one until a move is recorded by a fold."""
+        """The folder of the source for the next commit record: the old one until a fold has recorded the move."""
         return self._folder if self._moved_from is None else self._moved_from
 
     @property
     def has_moved(self) -> bool:
-        """Whether files may be known by their old paths alone, until the next fold."""
+        """Whether the source has moved since the last fold: files may be known by their old paths alone."""
         return self._moved_from is not None
 
     @property
@@ -115,9 +115,9 @@ class KnownFiles:
         self._later |= judged_of(partitions, self._seed)
 
     def new(self, paths: Sequence[str]) -> list[str]:
-        """Those of the listed files that were not judged. Looks for some of the others whether they have changed.
+        """Those of the listed files that were not judged. Checks some of the others for changes.
 
-        Many of them in the first listing, then some a listing: the newest, and of all, one after another.
+        The first listing checks many, a later one some: the newest, and others in turn.
         """
         hi, lo = _digests(paths, self._seed)
         rows = self._table.find(hi, lo)
@@ -159,16 +159,16 @@ class KnownFiles:
         judged = self._judged_as(old, int(row[0]))
         if judged is None:
             return False
-        now = stat(path)  # an error ends the listing: after it the move is written down, and the file would be new
+        now = stat(path)  # an error ends the listing: else the move is recorded, and the file is new
         if now is None or (now.modified_ms, now.size_bytes) != judged:
             return False
         self._moved[digest] = judged
         return True
 
     def _newest(self, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Which of some judged files are the newest, by their times when they were judged; `rows` are their places.
+        """The newest of some judged files, by their times when they were judged; `rows` are their rows in the table.
 
-        Those since the last fold have none, and are newer than the others.
+        Files since the last fold have no row, and are newer than the others.
         """
         judged_ms = np.full(len(rows), np.iinfo(np.int64).max)
         is_folded = rows >= 0
@@ -193,7 +193,7 @@ class KnownFiles:
             try:
                 now = stat(paths[at])
             except OSError:
-                continue  # it was judged; what it is now, a later look may tell
+                continue  # it was judged; a later check may find whether it has changed
             if now is not None and judged is not None and (now.modified_ms, now.size_bytes) != judged:
                 differing.append((paths[at], judged, now))
         fresh = [found for found in differing if found[0] not in self._changed]

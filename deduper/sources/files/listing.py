@@ -9,9 +9,8 @@
 Spark's stream keeps every name it has ever seen in a log and in the JVM, and its state stops a job whose folder was
 moved. The store has a record of the judged files, so a listing keeps no names, only the times at which folders changed.
 
-A name that cannot be looked at for a reason of its own (a link in a circle, or to where this user may not go) is listed
-too: it may be a file, and the next look at it finds the same reason. Every other error means that the folder cannot be
-listed.
+A name with a fault of its own (a link in a circle, or to a place that this user may not enter) is listed too: it may be
+a file, and the next stat of it finds the same fault. Every other error means that the folder cannot be listed.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _PATTERN = glob.BRACE | glob.DOTMATCH | glob.NODOTDIR | glob.FORCEUNIX
 
 _FULL_EVERY_S = 60.0
 _SETTLED_NS = 2_000_000_000
-"""A folder that was changed longer ago than this gets another time with its next change, whatever a time's fineness."""
+"""A folder whose last change is older gets another time by its next one, whatever the resolution of times."""
 
 _Folders = dict[str, tuple[tuple[int, FolderId], tuple[str, ...]]]
-"""The modification time of a folder, ns, and which one it is, and its partition folders, from when it was read last."""
+"""Of each folder, at its last reading: modification time in ns, device and inode, and its partition folders."""
 
 _Ids = dict[str, FolderId]
 
@@ -44,7 +43,7 @@ _Ids = dict[str, FolderId]
 class Listing:
     """Lists a source again and again, and reads no folder twice that was not changed in between.
 
-    A file system whose clock is another one might hide a change; so from time to time every folder is read.
+    A file system with another clock might hide a change, so from time to time every folder is read.
     """
 
     def __init__(self, source: FilesSource, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,8 +1,8 @@
 """Whether a file that cannot be found is gone, or its folder is away: a mount, a network file system, rights.
 
-A file is gone when the system says that there is none of that name, while the folder it was listed in is there and the
-same, by device and inode: an unmounted file system leaves an empty folder of the same name. Every other answer means
-that nobody can tell, and then no file may be written off: what is judged once is never read again.
+A file is gone if the system finds no such name while the folder it was listed in is there and the same, by device and
+inode: an unmounted file system leaves an empty folder of the same name. After every other answer the file may exist,
+and then it must not become an error: what is judged once is never read again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 """The system's answers for a name that does not exist."""
 
 _OF_ENTRY = (errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM)
-"""Its answers about what a name leads to. Of a folder, not of a file in it, they may be true as well."""
+"""The system's answers about what a name leads to; they may also be about a folder above the file."""
 
 FolderId = tuple[int, int]
 """Device and inode."""
@@ -36,10 +36,10 @@ class SeenFolders:
     ids: Mapping[str, FolderId] = field(default_factory=dict)
 
     def is_gone(self, path: str) -> bool:
-        """Whether there is no such file any more.
+        """Whether the file exists no more.
 
         Raises:
-            SourceAwayError: that cannot be told.
+            SourceAwayError: that is unknown.
         """
         try:
             if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # a text, as in the listing
@@ -51,7 +51,7 @@ class SeenFolders:
         return True
 
     def require(self, path: str) -> None:
-        """The folder that a file was listed in is there, and the same. A folder may be gone with all its files.
+        """Check that the folder of a listed file is there and the same; a folder may be gone with all its files.
 
         Raises:
             SourceAwayError: otherwise.
@@ -72,9 +72,9 @@ class SeenFolders:
             return
 
     def require_readable(self, path: str) -> None:
-        """Before a file is written off for an error of reading: that it is the file's own.
+        """Check, before a file becomes an error because it cannot be read, that the fault is the file's own.
 
-        Leave to read may be missing for this file alone; then its folder can be read.
+        If the right to read is missing for this file alone, its folder can be read.
 
         Raises:
             SourceAwayError: the folder cannot be read, or the file cannot be opened for another reason.
@@ -96,7 +96,7 @@ class SeenFolders:
 
 
 def id_of(found: os.stat_result) -> FolderId:
-    """What distinguishes a folder from another one of the same name."""
+    """Device and inode: they distinguish a folder from another one of the same name."""
     return found.st_dev, found.st_ino
 
 

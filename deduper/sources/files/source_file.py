@@ -46,7 +46,7 @@ class SourceFile:
 
     @property
     def digest(self) -> bytes:
-        """What tells this file from all others, 16 bytes: its path and modification time.
+        """16 bytes that identify this file, by its path and modification time.
 
         The size is left out: a replay after the file vanished or grew must still know that it was judged.
         """
@@ -72,7 +72,7 @@ def missing_folder(source: SourceConfig) -> Path | None:
 def shown(path: str) -> str:
     """A path as a text: a byte that is no UTF-8 (Python has a surrogate for it) is written as an escape, `\\udcff`.
 
-    Of two files whose names differ in nothing but that one has such a byte and the other its escape, the text is one.
+    If two names differ only in that one has such a byte and the other its escape, their texts are equal.
     """
     return path.encode("utf-8", "backslashreplace").decode()
 
@@ -88,7 +88,7 @@ def stat_files(listed: Iterable[ListedFile], folders: SeenFolders | None = None)
     `folders` are those of the listing; without them, a file is gone when its own folder is there.
 
     Raises:
-        SourceAwayError: it cannot be told whether a file is gone.
+        SourceAwayError: it is unknown whether a file is gone.
     """
     folders = SeenFolders() if folders is None else folders
     files = []
@@ -111,7 +111,7 @@ def stat(path: str) -> ListedFile | None:
     """The file as it is now; None when there is no file of this name.
 
     Raises:
-        OSError: that cannot be told.
+        OSError: that is unknown.
     """
     try:
         found = os.stat(path)  # noqa: PTH116  # a path of a listing is a text

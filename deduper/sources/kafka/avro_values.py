@@ -32,7 +32,7 @@ class AvroFormat:
         return decode(data, starts, ends, self.program, wanted)
 
     def found_ids(self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> set[int]:
-        """The numbers in the headers of values, where any is taken."""
+        """The ids in the headers of values, if any id is accepted."""
         if self.schema_ids != ():
             return set()
         numbers = schema_ids(data, starts[framed(data, starts, ends)])

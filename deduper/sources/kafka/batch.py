@@ -4,10 +4,10 @@ The last commit record has the judged end of every topic partition (`ENDS` in it
 than that, however long the job has run. A batch is what the brokers hold beyond it, at most `max_offsets_per_batch`.
 
 Losses are searched twice. *When a batch is planned*: its ranges are the offsets that are still there. *After it was
-judged, before its commit*: a record may have vanished between the plan and the reading, which skips it in silence. A
-topic whose id is still the same and whose earliest offset has not passed a range's beginning has held the whole range
-all the time, because both only ever move on; and a range that gave a record for each of its offsets was read whole,
-whatever came after. If neither holds, the batch is compared with the cluster and judged again.
+judged, before its commit*: a record may vanish between the plan and the reading, which skips it without an error. A
+range was read whole if each of its offsets gave a record. It was also read whole if its topic has the same id and its
+earliest offset is not beyond the start of the range, because both only move forward. If neither holds, the batch is
+compared with the cluster and judged again.
 """
 
 from __future__ import annotations
@@ -51,45 +51,48 @@ logger = logging.getLogger(__name__)
 _CHECKS_OF_A_LOSS = 3
 _BETWEEN_CHECKS_S = 0.5
 _MOST_SCHEMAS = 5
-"""Of which a warning tells each new one."""
+"""Once so many ids of schemas are known, new ones have no warning."""
 _RECORD_BYTES = 300.0
-"""Of a record, before any was read."""
+"""The size of a record until one was read."""
 
 
 class RecordSizes:
-    """About how large the records of a source are, by those of the last window."""
+    """The estimated size of a source's records, by those of the last window."""
 
     def __init__(self) -> None:
         self.record_bytes = _RECORD_BYTES
 
     def learn(self, spilled_bytes: int, rows: int) -> None:
-        """So many records have become so many bytes."""
+        """Learn from a window: so many records took so many bytes."""
         if rows:
             self.record_bytes = spilled_bytes / rows
 
 
 class OffsetSource(Protocol):
-    """What a batch asks of the source that it is of."""
+    """The source of a batch, as the batch uses it."""
 
     def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
-        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given."""
+        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given.
+
+        Called after the judging, before the commit.
+        """
 
     def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
-        """The part of a batch that can be judged now.
+        """The part of a batch that the brokers hold now. Called after a failed reading, or if `held_all` is false.
 
         Raises:
             IntegrityError: offsets of it were lost since, and `data_loss` is `fail`.
         """
 
     def wait_for(self, error: Exception) -> None:
-        """Wait until a batch that failed may be tried again. Raises as `BrokerWatch.wait_for`."""
+        """Wait until a failed batch may be tried again, before `judged_again`; raises as `BrokerWatch.wait_for`."""
 
     def noted(self, parts: Sequence[PartRead]) -> None:
-        """Warn of what the readers of the parts have noted."""
+        """Warn about what the readers of the parts have noted. Called once all parts are read."""
 
     @property
     def silence_s(self) -> float:
-        """See `RangePart`."""
+        """How long a fetch waits for a record, see `RangePart`. Asked when the parts are made."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ class KafkaBatches:
         self._cluster = cluster
         self._is_new = stored is None
         self._ends = {place: end for place, end in (stored or {}).items() if source.reads(place.topic)}
-        # Of topics that the configuration no longer names: they stay recorded, for the day when it does again.
+        # Ends of topics that the configuration no longer names stay recorded: it may name them again.
         self._parked = {place: end for place, end in (stored or {}).items() if place not in self._ends}
         self._topics: set[str] = set()
         self._ends_at = until
@@ -215,7 +218,7 @@ class KafkaBatches:
         return sum(max(0, end - judged) for end, judged in known)
 
     def begin(self, *, drain: bool) -> None:
-        """Find the topics, and where a new store begins in them. To drain them is to come to their ends of now.
+        """Find the topics, and where a new store begins in them. With `drain`, they end at their present ends.
 
         Raises:
             TopicMissingError: one that was named is not there, and never was.
@@ -264,7 +267,7 @@ class KafkaBatches:
         self._cluster.commit_offsets(batch.ranges)
 
     def put_off(self, reason: SourceAwayError) -> None:
-        """Brokers are waited for where they are asked."""
+        """Does nothing: each question to the brokers waits for them itself."""
         raise reason
 
     def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
@@ -281,7 +284,7 @@ class KafkaBatches:
         self._found_schemas({number for one in parts for number in one.noted.schema_ids})
 
     def _found_schemas(self, ids: Set[int]) -> None:
-        """Values name the schemas of these numbers, all of which are read by one schema."""
+        """Warn about new ids of schemas in the headers of values, all of which are read by one schema."""
         if len(self._schema_ids) < _MOST_SCHEMAS and len(self._schema_ids | ids) > max(1, len(self._schema_ids)):
             numbers = sorted(self._schema_ids | ids)
             logger.warning(
@@ -340,7 +343,7 @@ class KafkaBatches:
 
     def _held(self, topics: set[str]) -> Held:
         held = self._cluster.held(topics)
-        # Judged when records of open transactions were read too: they are there, though they cannot be read now.
+        # Judged while records of open transactions were read too: they exist, and cannot be read now.
         ahead = [place for place, known in self._ends.items() if known.offset > held.latest.get(place, known.offset)]
         if not ahead:
             return held

@@ -1,8 +1,8 @@
-"""Waits for a source's brokers after a window could not be read, and asks them meanwhile.
+"""Waits for a source's brokers after a window could not be read.
 
-The window is read again once they answer, and one line every ten seconds reports that they do not. One deadline counts
-from the first failure to the next window. They may answer, and still give no records of some partition within the time
-that a fetch waits, to a client that they slow down, for one: each failure makes the next fetch wait twice as long.
+The window is read again once they answer; until then one line every ten seconds reports that they do not. One deadline
+counts from the first failure to the next window. Brokers that answer may still give no record of a partition in time,
+to a client that they throttle for example, so each failure makes the next fetch wait twice as long.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BrokerWatch:
         """After a failure: whether to try again now. If not, it pauses first, and is called again.
 
         Raises:
-            BrokerUnavailableError: they have been away, or the same has failed, for longer than the deadline.
+            BrokerUnavailableError: the brokers are away, or the same reading fails, for longer than the deadline.
         """
         with self._lock:
             if self._failing_since is None:
@@ -80,7 +80,7 @@ class BrokerWatch:
         Raises:
             StopRequested: a stop was requested: nothing of the batch is committed.
             BrokerUnavailableError: see `is_over`.
-            Exception: `failure` itself, when brokers are no reason for it.
+            Exception: `failure` itself, when its cause is not the brokers.
         """
         if not isinstance(failure, SourceAwayError):
             raise failure

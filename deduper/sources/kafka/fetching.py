@@ -1,11 +1,11 @@
 """The records between two offsets of a topic partition, by librdkafka; runs in the reading tasks and in the driver.
 
-The window's offsets are planned, so the fetch knows where it ends. Not every offset has a record: transactions
-leave marks, compaction leaves holes. So a fetch is over at a record beyond the end, or when the client reports that the
-partition has been read so far. It gives records in the order of their offsets, or nothing more. Silence, an error of
-the client that may pass, an offset or a topic that is gone, records out of order: each ends the fetch, and the window
-begins again once the brokers answer, compared with what they hold then. Records out of order are among them, because a
-leader that has lost some makes the client go back: the comparison finds the loss.
+The window's offsets are planned, so the end of a fetch is known. Not every offset has a record: transactions leave
+marks, compaction leaves holes. So a fetch is over at a record beyond the end, or when the client reports that the
+partition was read so far. Records come in the order of their offsets. A fetch fails if no record comes in time, if the
+client reports an error that may pass, if an offset or a topic is gone, or if records come out of order: a leader that
+has lost some makes the client go back. Then the window begins again once the brokers answer, and is compared with what
+they hold.
 
 A process keeps its consumer from window to window. It is in no group: offsets are assigned, none is committed.
 """
@@ -30,14 +30,14 @@ from deduper.sources.kafka.partition_queue import MOST_RECORDS, OFFSET, Event, P
 _MOST_BYTES: Final = 16 << 20
 _STEP_MS: Final = 50
 SILENCE_S: Final = 10.0
-"""A fetch without any record for so long is given up, until the brokers answer."""
+"""A fetch fails after so long without a record."""
 
 _READING: Final = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",  # an offset that is gone is a loss, which `sources.kafka.batch` finds
-    # The last fetch of a range asks for more than there is: the next range waits for its answer.
+    # The last fetch of a range requests more than there is, and the next range waits for its answer.
     "fetch.wait.max.ms": 10,
     "fetch.error.backoff.ms": 20,
     "fetch.queue.backoff.ms": 2,
@@ -45,7 +45,7 @@ _READING: Final = {
     "max.partition.fetch.bytes": 8 << 20,
 }
 _HARMLESS: Final = (KafkaError.GROUP_AUTHORIZATION_FAILED,)
-"""The client asks for its group's coordinator, and needs no answer."""
+"""Errors about the group's coordinator, which the client requests and does not need."""
 _DAMAGED: Final = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
 
 

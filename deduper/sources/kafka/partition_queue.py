@@ -43,7 +43,7 @@ SCHEMA: Final = pa.schema(
 )
 NO_TIMESTAMP: Final = -1
 MOST_RECORDS: Final = 20_000
-"""As many are taken at a time."""
+"""At most so many records are taken at a time."""
 _MOST_BYTES: Final = 2**31 - 1
 
 _EVENTS, _OTHERS, _VALUE_BYTES, _KEY_BYTES, _HEADERS, _NAME_BYTES, _HEADER_BYTES = range(7)
@@ -58,7 +58,7 @@ _COLUMN = types.Tuple((_BOUNDS, _BYTES, _BYTES))  # type: ignore[no-untyped-call
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What is no record: an error, or the report that a partition has been read so far; with its offset."""
+    """A message that is no record: an error, or the report that a partition was read so far, with its offset."""
 
     error: KafkaError
     offset: int
@@ -87,7 +87,7 @@ class PartitionQueue:
         librdkafka.queue_destroy(self._queue)
 
     def take(self, most: int, wait_ms: int) -> tuple[pa.RecordBatch, list[Event]]:
-        """What is there now; if nothing is, the first record to come within the wait.
+        """The records in the queue; if it is empty, the first one that comes within the wait.
 
         Columns are those of `SCHEMA`; headers are null in all rows if they are not asked for.
 

@@ -80,7 +80,7 @@ class RecordFormat:
 
 @dataclass(frozen=True, slots=True)
 class ReadColumns:
-    """Columns by number; where the value is malformed or no UTF-8, and where a text of the record's parts is none.
+    """Columns by number; where the value is malformed or no UTF-8, and where a text part of the record is no UTF-8.
 
     Where a value `is_text`, it is one as a whole. `rounded` as in `Parsed`.
     """
@@ -170,7 +170,7 @@ class TopicReading:
 
 
 class _Values:
-    """The values of records: data[starts[i]:ends[i]]; nothing where one is absent."""
+    """The values of records: data[starts[i]:ends[i]], empty where a value is absent."""
 
     def __init__(self, column: pa.Array) -> None:
         self.count, self.column = len(column), column
@@ -184,7 +184,7 @@ class _Values:
 
 
 def _part_of_records(name: str, part: RangePart, given: pa.RecordBatch) -> tuple[pa.Array, Bools | None]:
-    """A part of the records as a column, and of a text, where it is none."""
+    """A part of the records as a column, and where a text of it is no UTF-8."""
     count = given.num_rows
     if name == "key":
         return as_text(given.column(queue.KEY))
@@ -248,7 +248,7 @@ def _header(name: bytes, value: bytes | None) -> dict[str, str]:
 
 
 def _beyond_us(ms: pa.Array) -> Bools:
-    """Where times in ms have no µs in 64 bits."""
+    """Where times in ms do not fit into 64 bits of µs."""
     values = ms.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     far: Bools = (values > INT64_MAX // 1000) | (values < -(-INT64_MIN // 1000))
     return far

@@ -1,7 +1,7 @@
 """The likely causes of many errors, from a sample of their records: a wrong name, unit, format, encoding or header.
 
-They are for a warning, and decide nothing. No value of a record is in them. The name of a record's field is, if it is
-near that of a declared column.
+They are for a warning, and decide nothing. They quote no value of a record, but the name of its field if that is near
+the name of a declared column.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ErrorCounts:
         self._rows: list[ErrorRow] = []
 
     def add(self, codes: Sequence[int], details: Sequence[str | None], raw: pa.Array, sources: Sequence[str]) -> None:
-        """Rows with these reasons, by their codes; of one detail too many, only the reason counts."""
+        """Count rows with these reasons, by their codes. Beyond a number of details, only the reason counts."""
         for (code, detail), count in Counter(zip(codes, details, strict=True)).items():
             is_room = len(self._counts) < _MOST_DETAILS or (REASONS[code], detail) in self._counts
             self._counts[REASONS[code], detail if is_room else None] += count
@@ -195,9 +195,9 @@ def _numbers(details: ErrorDetails, lines: Lines, raw: str) -> Iterable[str]:
 
 
 def _encodings(details: ErrorDetails, rows: Sequence[ErrorRow]) -> list[str | None]:
-    """For each row, what its bytes are if not a text in UTF-8; None where they may be one.
+    """For each row, the encoding or format of its bytes if they are no UTF-8; None where they may be.
 
-    Of a file only the beginning shows what it is, so its other lines that are no text are the same.
+    Only the beginning of a file shows its format, so the other lines of the file that are no text count alike.
     """
     kinds = [_kind(row) for row in rows]
     files = {} if details.folder is None else {row.source: kind for row, kind in zip(rows, kinds, strict=True) if kind}

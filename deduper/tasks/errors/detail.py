@@ -42,7 +42,7 @@ _SIGNATURES: Final = {
     b"PK\x03\x04": "zip",
 }
 _ALL_FIT: Final = ("boolean", "binary")
-"""Types of which a Parquet file has no value that is none."""
+"""Types whose every value in a Parquet file is valid."""
 _MOST_FILES: Final = 1000
 _BOM: Final = "\ufeff"
 
@@ -93,7 +93,7 @@ class Examination:
     def details(self, rows: pa.RecordBatch, reasons: NDArray[np.int8], sources: Sequence[str]) -> pa.Array:
         """The detail of each row, which has the columns of `tasks.layout`; `sources` are the names of their files.
 
-        A failure of the explanation is none of the window: such a row has no detail.
+        A failure here does not fail the window: such a row has no detail.
         """
         raw = rows.column(layout.RAW).to_pylist()
         nulls = {
@@ -147,7 +147,7 @@ class Lines:
     def __init__(self, details: ErrorDetails, source: str) -> None:
         self.folders = details.folder_texts(source)
         numbers = range(details.of_value)
-        # A column in the names of folders has no field. A line of no columns would be none; any one will do.
+        # A column in the names of folders has no field. A line needs one column at least; any will do.
         self.stored = [number for number in numbers if details.columns[number].name not in self.folders] or [0]
         self.explainer: Explainer | None = None
         if details.format in ("json", "csv"):
@@ -239,7 +239,7 @@ def _name(details: ErrorDetails, number: int) -> str:
 
 
 def _ways(details: ErrorDetails, lines: Lines, raw: str | None, numbers: Sequence[int]) -> dict[int, str]:
-    """How columns of a value have none, by number; all that are known to."""
+    """By number, how columns of a value lack theirs: absent, null and so on; those for which it is known."""
     if details.format == "parquet":
         return dict.fromkeys(
             numbers, "null" + (", or no such column in the file" if details.folder is not None else "")

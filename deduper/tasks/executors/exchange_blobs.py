@@ -1,7 +1,7 @@
-"""Keys and verdicts of a window as blobs, which something else carries between the tasks: Spark's shuffle.
+"""Keys and verdicts of a window as blobs, which Spark's shuffle carries between the tasks.
 
-A blob is an Arrow IPC stream of one batch. Records are not carried: they stay in the files of their reading task, and
-the writer of these records runs where the files are.
+A blob is an Arrow IPC stream of one batch. Records stay in the files of their reading task, and their writer runs where
+the files are.
 """
 
 from __future__ import annotations

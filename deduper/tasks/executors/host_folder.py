@@ -4,9 +4,9 @@
 
 The store's folder is that of its tables, for its id and path: a copy of the store may run on the same hosts.
 
-Nothing here is truth. A reading task makes the folder of its attempt, and removes those that no task needs: of earlier
-attempts of its store, whose window is over or is judged again, and of other stores those that nobody has written into
-for hours. If something else removes a folder too early, its window is judged again.
+Nothing here is truth. A reading task makes the folder of its attempt. It removes the folders of earlier attempts of its
+store, and those of other stores that had no new file for hours. If a folder is removed too early, its window is judged
+again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HostFolder:
     tables: TableRoom
 
     def make(self, *, on_disk: bool = False) -> str:
-        """The folder on this host, which now exists, in shared memory while that has room. Removes others."""
+        """Make the folder on this host, in shared memory while that has room, and remove unneeded ones."""
         settings = self.tables.here()
         memory, disk = (Path(above, _NAME) for above in (settings.memory_dir, settings.disk_dir))
         for home in {memory, disk}:

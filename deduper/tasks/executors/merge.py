@@ -24,10 +24,10 @@ class MergeTask:
     tables: TableRoom
 
     def merged(self, task: CompactionTask) -> Answer:
-        """The answer of this merge. The store's own errors are answers: Spark would only meet them again.
+        """Merge, and give the answer. An error of the store is an answer too: a second run would end the same way.
 
         Raises:
-            Exception: what is none of the store's; Spark runs the task again.
+            Exception: any other error; Spark runs the task again.
         """
         store = open_backend(self.store_url)
         try:

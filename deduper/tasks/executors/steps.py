@@ -8,8 +8,8 @@ The work is that of `read`, `judge` and `write`; here is how it gets its input a
 Of a small window the driver is the only reading partition: it calls `left_in`, `deal_keys` and `write_arrived` itself,
 and `judge_shards` is the only task.
 
-Spark runs a partition again whose executor is lost. A reading partition must then leave the same keys: the driver tells
-everyone after it their checksums, and a difference ends the attempt (`RowsGoneError`).
+If an executor is lost, Spark runs its partitions again. A reading partition must then leave the same keys: later tasks
+get the checksums of those that the driver counted, and a difference ends the attempt (`RowsGoneError`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from deduper.tasks.table_room import TableRoom
 from deduper.tasks.write import WriteReceipt, WriteTask, write
 
 MOST_AT_ONCE = 8
-"""Shards of a small window that one process judges at a time, on threads."""
+"""One process judges so many shards of a small window at a time, on threads."""
 _P = TypeVar("_P", bound=Part)
 _T = TypeVar("_T")
 
@@ -57,7 +57,7 @@ class Expected(NamedTuple):
 class Left:
     """The result of a reading partition: its parts, and the names and checksums of what they have left on its host.
 
-    `partition` is its number among those of its job, -1 if that is known otherwise.
+    `partition` is its number in its job, -1 if the caller knows it.
     """
 
     directory: str = ""
@@ -67,7 +67,7 @@ class Left:
 
     @property
     def receipts(self) -> list[ReadReceipt]:
-        """Those of the parts with records; each has a checksum."""
+        """The receipts of the parts with records; each has a checksum."""
         return [part.receipt for part in self.parts if part.receipt is not None]
 
     def require(self, expected: Sequence[Expected]) -> list[tuple[int, ReadReceipt]]:
@@ -111,7 +111,7 @@ def left_in(directory: str, parts: Sequence[PartRead], partition: int = -1) -> L
 
 
 def read_rows(folder: HostFolder, task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Records of a source partition that Spark reads -> one row with the pickled `Left`; none without records."""
+    """A function for the rows of a partition that Spark reads: it gives one row, a pickled `Left`, or none if empty."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -160,12 +160,12 @@ def deal_admitted(
 
 
 def gathered(dealt: Iterable[tuple[int, _T]]) -> Iterator[list[_T]]:
-    """All that was dealt to a partition, as one element."""
+    """The elements of a partition as one list."""
     yield [each for _, each in dealt]
 
 
 def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[int, bytes]], ShardView]) -> Judged:
-    """Judge a shard: its keys have arrived, its view is the payload of its place."""
+    """Judge a shard by the keys that have arrived; its view came with its place."""
     keys, view = arrived
     travels = ArrivedKeys(keys)
     receipt = judge(replace(task, tables=tables.here()), view, exchange=travels)
@@ -176,7 +176,7 @@ def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[
 def judge_shards(
     task: JudgeTask, folder: HostFolder, arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]]
 ) -> list[Judged]:
-    """Judge the shards of an executor, side by side: they wait for the syncing of their pieces.
+    """Judge the shards of an executor side by side, since each waits for the sync of its piece.
 
     No task reads, so this one removes the folders of earlier attempts.
     """
@@ -202,10 +202,10 @@ def write_arrived(
     partition: int,
     arrived: Iterator[tuple[list[VerdictBlob], Left]],
 ) -> Iterator[WriteReceipt]:
-    """Write the ports' rows of a reading partition: their verdicts have arrived, their records are on this host.
+    """Write the ports' rows of a reading partition: its verdicts have arrived, and its records are on this host.
 
     Raises:
-        RowsGoneError: they are not, or are others.
+        RowsGoneError: the records are gone, or are others.
     """
     for verdicts, left in arrived:
         receipts = left.require(expected[partition])

@@ -31,10 +31,10 @@ _NOTHING_SENT: Mapping[str, pa.Array] = {}
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What the reader of a part has noted: how many records it has, counted apart from them, and likely mistakes.
+    """Notes of a part's reader: the number of its records, counted independently of them, and likely mistakes.
 
-    `rounded` are the numbers of key columns of which a text has more digits than the column. `schema_ids` are the
-    numbers of schemas that values name, where any is taken.
+    `rounded` are the numbers of key columns for which a text has more digits than the column. `schema_ids` are the ids
+    of schemas in the headers of values, if any id is accepted.
     """
 
     rows: int
@@ -76,7 +76,7 @@ class Declared:
         }
 
     def stored(self, folders: Collection[int]) -> list[int]:
-        """The columns to read from a file, by number: those that `records` needs and its folders do not give."""
+        """The columns to read from a file, by number: all that `records` needs but those that its folders give."""
         return [number for number in self._needed() if number not in folders]
 
     def records(
@@ -148,7 +148,7 @@ class Declared:
         return pa.nulls(rows, arrow) if isinstance(value, NoValue) else pa.repeat(pa.scalar(value, arrow), rows)
 
     def _expiry(self, columns: Mapping[int, pa.Array], admission: NDArray[Any], rows: int) -> pa.Array:
-        """The expiry keys or categories; `admission` is written where there is none, or none that can be one."""
+        """The expiry keys or categories; sets `admission` where the value is absent or cannot be an expiry key."""
         if self.expiry is None:
             return pa.array(np.zeros(rows, np.int64))
         column = columns[self.expiry]

@@ -1,4 +1,4 @@
-"""Times of INT96 as their writer meant them, whoever that is. PURE.
+"""Times of INT96 as instants, whichever program wrote them. PURE.
 
     nanoseconds of the day   8 bytes, little endian, signed: writers have them below zero for times before 1970
     Julian day               4 bytes, little endian, signed; 1970-01-01 is 2,440,588

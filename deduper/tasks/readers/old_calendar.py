@@ -32,7 +32,7 @@ _ZONE = b"org.apache.spark.timeZone"
 _UTC = frozenset(("UTC", "UCT", "Universal", "Zulu", "Z", "GMT", "GMT0", "Greenwich", "+00:00"))
 """With or without `Etc/` before it."""
 _FIRST_GREGORIAN = -141_427
-"""1582-10-15, the first day that both calendars call alike."""
+"""1582-10-15, the first day with the same name in both calendars."""
 _ZONES_AGREE_US = -2_208_988_800_000_000
 """1900-01-01: from here on no zone moves a time."""
 _DAY_US = 86_400_000_000
@@ -40,7 +40,7 @@ _UTC_TIME = pa.timestamp("us", "UTC")
 
 
 class UnclearTime(ValueError):
-    """A time of the old calendar that has no rule here; the text goes on after the name of its column."""
+    """A time of the old calendar without a rule here; the text continues a message that begins with its column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,11 @@ class Calendar:
 
     @property
     def is_old(self) -> bool:
-        """Whether any value may be."""
+        """Whether any value may be of the old calendar."""
         return self.are_dates_old or self.is_int96_old
 
     def times(self, values: pa.Array) -> pa.Array:
-        """Times in µs of the old calendar as they are meant.
+        """Times in µs of the old calendar, moved to the days of the same names.
 
         Raises:
             UnclearTime: one is before 1900, in another zone than UTC.
@@ -93,7 +93,7 @@ def is_before(version: bytes, first: tuple[int, int]) -> bool:
 
 
 def renamed_days(values: pa.Array) -> pa.Array:
-    """Days of the old calendar as they are meant."""
+    """Days of the old calendar, moved to the days of the same names."""
     days = _numbers(values.view(pa.int32()), _FIRST_GREGORIAN)
     if not len(days) or days.min() >= _FIRST_GREGORIAN:
         return values
@@ -111,7 +111,7 @@ def _with_nulls(numbers: NDArray[np.int64], like: pa.Array, width: pa.DataType, 
 
 
 def _same_names(days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The days of today's calendar that are called as days of the old one; a 29 February that it lacks is 1 March.
+    """The days of today's calendar with the names of days of the old one; a 29 February that it lacks is 1 March.
 
     Source: Spark's RebaseDateTime.rebaseJulianToGregorianDays.
     """

@@ -1,7 +1,7 @@
 """Parquet files read as Arrow, by the declared columns.
 
-Values that are just as declared stay as they are: only texts are looked at. Others are converted value by value, by
-`parquet_values`; a value that its column cannot have is null, and an error of its record. A file is an error as a whole
+Values of just the declared type stay as they are, and only texts are checked. Others are converted value by value by
+`parquet_values`; a value that the column cannot hold is null, and an error of its record. A file is an error as a whole
 where a column is of a type without such values, or where Arrow cannot read it.
 """
 
@@ -97,7 +97,7 @@ class ParquetReading:
         return made.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def _stored(self, opened: OpenedParquet, folders: Mapping[int, FolderValue]) -> dict[int, StoredColumn | None]:
-        """How the file has the columns that are needed, by number.
+        """The file's columns for those that are needed, by number.
 
         Raises:
             UnreadableFile: it cannot have one of the declared columns.
@@ -110,7 +110,7 @@ class ParquetReading:
     def _values(
         self, batch: pa.RecordBatch, columns: Mapping[int, StoredColumn | None]
     ) -> tuple[dict[int, pa.Array], NDArray[np.int8] | None]:
-        """Columns of the declared types by number, and what the values make of the records; None where all are fit."""
+        """Columns of the declared types by number, and the admissions of the records; None if all values are valid."""
         values: dict[int, pa.Array] = {}
         found: Faults | None = None
         for number, column in columns.items():
@@ -142,7 +142,7 @@ class OpenedParquet:
         self._file.close()
 
     def columns(self, declared: Sequence[DeclaredColumn]) -> list[StoredColumn | None]:
-        """How the file has the declared columns; None for one that it has not.
+        """The file's columns for the declared ones; None for one that it lacks.
 
         Raises:
             UnreadableFile: it cannot have one of them.
@@ -198,7 +198,7 @@ def opened_parquet(path: str) -> OpenedParquet:
 
 @contextmanager
 def _as_listed(part: FilePart) -> Iterator[None]:
-    """A file that cannot be read may be another one by now, which takes precedence."""
+    """Raises FileChanged in place of another error if the file is not the listed one any more."""
     try:
         yield
     except UnreadableFile:
@@ -211,7 +211,7 @@ def _physical_types(footer: parquet.FileMetaData) -> list[str]:
 
 
 def _int96_writer(footer: parquet.FileMetaData) -> tuple[int, int]:
-    """The version of Spark that has written a file; 0.0 for others, also those that only pass its mark on."""
+    """The version of Spark that has written a file; 0.0 for other writers, also those that copy its mark."""
     version = re.match(rb"(\d+)\.(\d+)", (footer.metadata or {}).get(VERSION, b""))
     is_sparks = version is not None and footer.created_by.startswith("parquet-mr")
     return (int(version[1]), int(version[2])) if version is not None and is_sparks else (0, 0)

@@ -1,7 +1,7 @@
 """The columns of a Parquet file as declared ones: which column is meant, and how its values are read. PURE.
 
-A name means the column, or the field of a struct, of the same letters in any case; one that is absent is null. A list
-is one however its layers are named, and whatever its offsets.
+A name stands for the column, or the field of a struct, with the same letters in any case; an absent one is null. Lists
+may have any names of layers and any offsets.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StoredColumn:
 def stored_columns(
     schema: pa.Schema, physical: Sequence[str], calendar: Calendar, columns: Sequence[DeclaredColumn]
 ) -> list[StoredColumn | None]:
-    """How a file has each declared column; None where it has none. `physical` are the types of its leaves, in order.
+    """The file's column for each declared one, None for an absent one; `physical` are its leaves' types, in order.
 
     Raises:
         OtherColumns: one of them cannot be read.
@@ -91,7 +91,7 @@ class _Casts:
     calendar: Calendar
 
     def of(self, found: pa.DataType, declared: pa.DataType, physical: Iterator[str]) -> Cast | None:
-        """How values are read; takes as many of the physical types as the type has leaves."""
+        """The cast of a column; consumes as many of the physical types as the type has leaves."""
         if pa.types.is_struct(found) and pa.types.is_struct(declared):
             return self._struct(found, declared, physical)
         if pa.types.is_map(found) and pa.types.is_map(declared):

@@ -1,10 +1,10 @@
 """Values of a scalar type of Parquet as values of the declared type, each as it is or as a fault. PURE.
 
-A number is read by any type of numbers that has it: whole numbers as other whole numbers, as decimals and as floats;
-decimals as all of these; floats as floats. A float has a decimal whose digits are those that it is printed with. A time
-is read as a time, without a zone as one of UTC; a day as a day, or as its midnight without a zone; days, times of day
-and times as the whole numbers that the file has, and whole numbers as days; bytes as a text, a text as bytes. Nothing
-else is read.
+A number is read as any type of numbers that can hold it: whole numbers as other whole numbers, decimals and floats;
+decimals as all of these; floats as floats. A float equals a decimal if it is printed with the same digits. A time is
+read as a time, without a zone as one of UTC; a day as a day, or as its midnight without a zone; days, times of day and
+times as the whole numbers in the file, and whole numbers as days; bytes as a text, a text as bytes. Nothing else is
+read.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Unlike(Exception):
 
 
 def cast_of(found: pa.DataType, declared: pa.DataType) -> Cast | None:
-    """How values become those of the declared type; None where they are, or differ in how Arrow has them alone.
+    """The cast from a stored type to the declared one; None if only the Arrow types differ.
 
     Raises:
-        Unlike: none does.
+        Unlike: no value of the stored type is one of the declared type.
     """
     if isinstance(found, pa.BaseExtensionType):
         cast = cast_of(found.storage_type, declared)
@@ -84,12 +84,12 @@ def cast_of(found: pa.DataType, declared: pa.DataType) -> Cast | None:
 
 
 def converted(values: pa.Array, cast: Cast | None, declared: pa.DataType) -> Read:
-    """Values of the declared type, by what `cast_of` gives."""
+    """Values of the declared type, by a cast of `cast_of`."""
     return (values.cast(declared), None) if cast is None else cast(values)
 
 
 def worst(one: Faults | None, other: Faults | None) -> Faults | None:
-    """The faults of values that may have either."""
+    """The worse of two faults, value by value."""
     if one is None or other is None:
         return other if one is None else one
     return np.maximum(one, other)

@@ -21,7 +21,7 @@ from deduper.text.values import cast_of
 
 
 class NoValue(Enum):
-    """What a folder gives whose text is none of the column's type: its records are malformed."""
+    """The value of a folder whose text is not of the column's type: its records are malformed."""
 
     OF_ANOTHER_TYPE = 1
 
@@ -34,7 +34,7 @@ _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
 
 
 def folder_texts(path: str, folder: Path, columns: Sequence[Column]) -> dict[str, str | None]:
-    """The texts that a file's folders give, by the names of their columns; of those only that are declared."""
+    """The texts that a file's folders give to declared columns, by the names of these."""
     if "=" not in path or not Path(path).is_relative_to(folder):
         return {}
     declared = {column.name.lower(): column.name for column in columns if column.type.is_scalar}

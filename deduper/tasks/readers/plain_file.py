@@ -24,11 +24,16 @@ class WindowFile(Protocol):
     """A file of a window as this room sees it; `deduper.sources` lists them."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Its absolute path, which tasks open."""
+
     @property
-    def modified_ms(self) -> int: ...
+    def modified_ms(self) -> int:
+        """When it was last written, as it was listed: a task refuses another time. ms since the epoch."""
+
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Its size as it was listed: a task refuses another one."""
 
 
 class FileFault(Exception):
@@ -129,7 +134,7 @@ class FilePart:
 
 @contextmanager
 def decoding(path: str) -> Iterator[None]:
-    """Errors over a file as FileGone or UnreadableFile; faults of the machine stay as they are."""
+    """Turns errors about a file into FileGone or UnreadableFile; faults of the machine pass unchanged."""
     try:
         yield
     except FileNotFoundError as exc:
@@ -141,6 +146,6 @@ def decoding(path: str) -> Iterator[None]:
 
 
 def _is_beyond_memory(error: Exception) -> bool:
-    """Whether Arrow has asked for more than the machine has, as it does for a damaged page, which may say any size."""
+    """Whether Arrow asked for more memory than the machine has: a damaged page may state any size."""
     asked = _ASKED.search(str(error)) if isinstance(error, pa.ArrowMemoryError) else None
     return asked is not None and int(asked[1]) > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

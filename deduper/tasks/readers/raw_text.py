@@ -1,4 +1,4 @@
-"""The column RAW of records that are text: what a record was, for those that leave, or may leave, as errors."""
+"""The column RAW of records that are text: the text of those that are, or may become, errors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def raw_texts(
 ) -> pa.Array:
     """The text data[starts[i]:ends[i]] of each record that is an error, or may become one: see `guarded_above`.
 
-    What is no text is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes. What is absent
-    is null.
+    Bytes that are no UTF-8 are there as Base64 in lines of 76 characters, as Spark writes it. An absent record is null.
     """
     needed = admissions != int(Admission.ADMITTED)
     if bound is None:

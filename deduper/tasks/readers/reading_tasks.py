@@ -1,4 +1,4 @@
-"""Spills the records of parts of a source: of files, one error tuple in place of one that is an error as a whole."""
+"""Spills the records of parts of a source. A file that is an error as a whole gives one error tuple."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Part(Protocol):
 
     @property
     def name(self) -> str:
-        """The part, for messages."""
+        """The part, for messages. Asked at any time."""
 
     @property
     def plain_bytes(self) -> int:
-        """About how much its records take, decoded."""
+        """About how many bytes its records take, decoded. Asked before any reading, to choose the way of a window."""
 
 
 _P = TypeVar("_P", bound=Part)
@@ -37,7 +37,7 @@ _Taken = TypeVar("_Taken", bound=Part, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """A part whose records are spilled, or that is `away`: why it can only be read later.
+    """The result of a part: its records are spilled, or `away` says why it can only be read later.
 
     No receipt for a part without records. `fault`: the part is a file that has left as one error tuple.
     """
@@ -69,12 +69,13 @@ class PartReading(Protocol[_Taken]):
 
     @property
     def declared(self) -> Declared:
-        """The columns of the source."""
+        """The columns of the source. The same for every part."""
 
     def records(self, part: _Taken, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
-        """The records of a part, as reading tasks take them; see `tasks.layout`. Returns what is noted of them.
+        """The records of a part, in source order, with the columns of `tasks.layout`; returns notes about them.
 
-        Records that `clock` may refuse have their text.
+        Called once by each run of a reading task, which takes all batches or ends. Must give equal records in every
+        run. Records that `clock` may refuse have their text.
 
         Raises:
             FileFault: the part is a file that is an error as a whole, perhaps after some of its records.
@@ -86,14 +87,14 @@ class FileReading(PartReading[FilePart], Protocol):
     """How files of a kind are read; pickled into the job."""
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart | None:
-        """A file of a window; None when it has no rows.
+        """The part for a file of a window; None when it has no rows. Called in the driver, once for each attempt.
 
         Raises:
             FileFault: it is an error as a whole.
         """
 
     def sound_file(self) -> bytes:
-        """A file with one record, which nothing is wrong with."""
+        """A file with one sound record. Called after a failure: if it fails too, the fault is the machine's."""
 
 
 class _Counted:
@@ -145,10 +146,10 @@ def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> P
 
 
 def fault_of(error: Exception, reading: FileReading) -> Fault:
-    """What an error over a file makes of the file: no input may end the job.
+    """The fault of a file by the error of its reading: no input may end the job.
 
     Raises:
-        Exception: `error`, if it is over exchange files, the machine or the installation.
+        Exception: `error`, if its cause is the exchange files, the machine or the installation.
     """
     if isinstance(error, FileFault):
         return Fault(error.admission, str(error))
@@ -159,7 +160,7 @@ def fault_of(error: Exception, reading: FileReading) -> Fault:
 
 
 def _require_sound(reading: FileReading, error: Exception) -> None:
-    """Raises `error` if a file fails too that nothing is wrong with: every file would be written off for it."""
+    """Raises `error` if a sound file fails too: otherwise every file would become an error for it."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "sound")
@@ -176,7 +177,7 @@ def read_group(
     task: ReadTask,
     parts: Sequence[_P],
 ) -> list[PartRead]:
-    """Read the parts of a group; none behind one that is away, for they would be waited for one after another."""
+    """Read the parts of a group up to one that is away: each later part would wait for the same brokers."""
     found: list[PartRead] = []
     for part in parts:
         found.append(read(task, part))

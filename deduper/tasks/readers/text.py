@@ -38,10 +38,10 @@ _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
 _CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _ZLIB: Final = ".deflate"
 _CUT_IN_SILENCE: Final = (".lz4", ".snappy")
-"""What Hadoop also takes for compressed, in formats of its own."""
+"""Endings that Hadoop takes for compressed, in formats that are not read here."""
 _PACKED_BYTES = 64 << 10
 _DECODED = 8
-"""Bytes of text in a byte of a compressed file, about."""
+"""About so many bytes of text are in a byte of a compressed file."""
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -137,7 +137,7 @@ class TextReading:
     def _format(self, folders: Collection[int]) -> tuple[TextFormat, dict[int, int]]:
         """What a line holds, and where in it the columns are that are needed, by their numbers.
 
-        A column that stands in the names of folders has no field in CSV; in JSON its field is one that nobody declared.
+        A column that folders give has no field in CSV; in JSON a field of its name is ignored.
         """
         columns = self.declared.columns
         # A line of no columns would be none; any one will do, as it does for Spark.
@@ -283,12 +283,15 @@ def require_header(path: str, line: bytes, text: TextFormat) -> None:
 class _Stream(Protocol):
     """The bytes of a file, decompressed."""
 
-    def read(self, size: int) -> bytes: ...
-    def readinto(self, buffer: Bytes) -> int: ...
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most so many; none only at the end."""
+
+    def readinto(self, buffer: Bytes) -> int:
+        """Put the next bytes into the buffer, and give their number; 0 only at the end."""
 
 
 class _Inflated:
-    """What a zlib stream holds, or several one behind another, as Hadoop writes them. An end is required of each."""
+    """The content of one zlib stream, or of several in a row, as Hadoop writes them. Each must have its end."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file

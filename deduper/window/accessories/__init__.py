@@ -1,5 +1,4 @@
-"""What a job keeps beside its windows, and no window fails by: the history, the leak meter.
+"""Optional files of a job, the history and the leak sample: a failure here never fails a window.
 
-Doors: `accessory.Accessory`, `history_watch.HistoryWatch`, `leak_watch.LeakWatch`. Touches files
-of the store, through bucket_store.
+Doors: `accessory.Accessory`, `history_watch.HistoryWatch`, `leak_watch.LeakWatch`. Touches files of the store.
 """

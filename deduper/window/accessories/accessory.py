@@ -1,8 +1,7 @@
-"""What a job keeps beside its windows, and what none of them may fail by: the history, the leak meter.
+"""Optional files of a job, such as the history and the leak sample. A failure here never fails a window.
 
-An accessory works on the owner's thread. Its file is written ten seconds after the last writing and at the end of a
-run. At a failure of its own it stops until the next start, with one warning, and the windows go on. A file that cannot
-be written is tried again.
+An accessory works on the owner's thread. Its file is written at most every ten seconds, and at the end of a run. After
+a failure of its own it is off until the next start, with one warning. A file that cannot be written is tried again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ WRITTEN_EVERY_S = 10.0
 
 
 class Accessory:
-    """One of them, by its name for people. `is_on` until it fails or is switched off."""
+    """One optional file; `name` is for log lines. `is_on` is true until it fails or is switched off."""
 
     def __init__(self, name: str, write: Callable[[], None], seconds: Callable[[], float] = time.monotonic) -> None:
         self.is_on = True
@@ -29,7 +28,7 @@ class Accessory:
         self._is_changed = False
 
     def __enter__(self) -> None:
-        """Around its work: an error ends it, and nothing else."""
+        """An error inside the block switches the accessory off, and goes no further."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -41,7 +40,7 @@ class Accessory:
         return True
 
     def changed(self) -> None:
-        """There is something to write; written now if it is time."""
+        """Note that there is something to write, and write it if ten seconds have passed."""
         self._is_changed = True
         if self._seconds() - self._written_s >= WRITTEN_EVERY_S:
             self._write_now()

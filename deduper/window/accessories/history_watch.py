@@ -42,7 +42,7 @@ class HistoryWatch:
     def add(
         self, before: LogState, wall_us: int, leaks: LeakFigures | None, *, seconds: float, partitions: int
     ) -> None:
-        """Sample the state after the window that was committed after `before`, which took so long."""
+        """Sample the state after a window: `before` is the state it followed, `seconds` its duration."""
         history = self._history
         if history is None or not self._accessory.is_on:
             return

@@ -53,9 +53,9 @@ _P = TypeVar("_P", bound=Part)
 
 
 class ExecutorTasks:
-    """Chooses the executors of tasks, and warns while there is none. For one thread but `last_places`.
+    """Chooses the executors of tasks, and warns while there is none. For one thread, except `last_places`.
 
-    `last_places` are those of the shards in the last window; the list is replaced, so any thread may read it.
+    `last_places` are the shards' executors in the last window. The list is replaced, so any thread may read it.
     """
 
     def __init__(self, context: SparkContext, shards: int) -> None:
@@ -81,12 +81,12 @@ class ExecutorTasks:
         self._ran_on = ran_on
 
     def on_each_executor(self, function: Callable[[int], None]) -> None:
-        """Call a function, with 0, in a task on each executor; a busy one may have it done by another."""
+        """Call a function, with 0, in one task for each executor; another one may run the task of a busy one."""
         executors = self._executors.alive()
         located(self._context, [0] * len(executors), executors).foreach(function)
 
     def close(self) -> None:
-        """Jobs may still come. Safe to repeat."""
+        """End the watch. Jobs may still run after it. Safe to repeat."""
         self._watch.close()
 
 
@@ -114,7 +114,7 @@ class ClusterJobs:
         return ClusterRun(self.session, self.tasks, self._last, self.logged_in)
 
     def close(self) -> None:
-        """No window comes any more: remove the last one's folders, if that can be. Safe to repeat."""
+        """After the last window: try to remove its folders on all hosts. Safe to repeat."""
         self.tasks.close()
         last, self._last = self._last, None
         if last is None:
@@ -129,7 +129,7 @@ class ClusterRun:
     """The jobs of one attempt at a window; a context manager."""
 
     all_tasks_finished = True
-    """Spark may still run a lost task, but none sees the driver's folder."""
+    """True: Spark may still run a lost task, but no task uses the driver's folder."""
 
     def __init__(self, session: SparkSession, tasks: ExecutorTasks, folder: HostFolder, logged_in: LogsIn) -> None:
         """Use `ClusterJobs.open`."""
@@ -168,7 +168,7 @@ class ClusterRun:
         return found
 
     def _is_read_here(self, records: Parts[_P], task: ReadTask) -> bool:
-        """Whether the driver has read them; what turns out to be large is read again by a job."""
+        """Read small records in the driver; true if that was done. Records that turn out large are left to a job."""
         if not is_small(sum(part.plain_bytes for part in records.parts)):
             return False
         left = steps.left_in(task.directory, read_group(records.read, task, records.parts))
@@ -192,7 +192,7 @@ class ClusterRun:
         self._expected, self._partition_of = tuple(expected), tuple(partitions)
 
     def _read_rows(self, rows: Rows, task: ReadTask) -> tuple[RDD[Left], list[Left], int]:
-        """Also gives how many rows Spark has counted."""
+        """Read the rows of a DataFrame by a job; also gives the number of rows that Spark has counted."""
         counted = Observation()
         frame = rows.frame.observe(counted, F.count(F.lit(1)).alias("rows"))
         reading = steps.read_rows(self._folder, replace(task, places=rows.places))
@@ -245,7 +245,7 @@ class ClusterRun:
         return [steps.receipt_of(one) for one in judged]
 
     def _judge_dealt(self, task: JudgeTask, views: Sequence[ShardView], reads: RDD[Left]) -> list[tuple[Receipt, str]]:
-        """Spark's shuffle brings each shard its keys."""
+        """Judge by a job whose keys Spark's shuffle deals to the shards."""
         shards = len(views)
         deal = partial(steps.deal_keys, self._expected, shards)
         placed = located(self._context, views, self._tasks.places())

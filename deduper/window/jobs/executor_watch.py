@@ -1,7 +1,7 @@
-"""A thread that warns while a session has no executor: Spark waits for one without an end, and says so to nobody.
+"""A thread that warns while a session has no executor: Spark waits for one without a limit and without a message.
 
-The cluster may be full; no worker may have the cores and the memory that an executor is to have; or executors end at
-their start, and Spark starts others.
+The cluster may be full, no worker may have the cores and the memory of an executor, or executors may end at their start
+while Spark starts others.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _END_S = 2.0
 
 
 class ExecutorWatch(threading.Thread):
-    """Calls `alive` now and then until it is ended. A daemon: it ends with the process.
+    """Calls `alive` periodically until it is closed. A daemon: it ends with the process.
 
-    `wanted` says what the session asks of the cluster. `patience_s` without an executor have a warning, and so has each
-    `again_s` from there on.
+    `wanted` describes an executor of the session. The first warning comes after `patience_s` without an executor, the
+    next ones every `again_s`.
     """
 
     def __init__(

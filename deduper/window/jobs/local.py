@@ -4,9 +4,9 @@
     judge   one task a shard
     write   some tasks, each with some source partitions
 
-They have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them, except to read a
-DataFrame. The tasks of one job do all three steps of files and topics (`spark.task_pool`); of a DataFrame each step is
-a job. What is done sooner than a job would start, the driver does itself: a small window has no job at all.
+The steps have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them, except to read
+a DataFrame. The tasks of one job do all three steps of files and topics (`spark.task_pool`); of a DataFrame each step
+is a job. The driver does a step itself if starting a job would take longer: a small window has no job at all.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Payload = TypeVar("_Payload")
 _JUDGES = 8
-"""Shards of a small window that are judged at a time, on threads of the driver."""
+"""The driver judges so many shards of a small window at a time, each on a thread."""
 
 
 class WindowRun(Protocol):
-    """The jobs of one attempt at a window."""
+    """The steps of one attempt at a window: `read`, perhaps `admitted`, `judge`, `write`, each called once."""
 
     def read(self, records: Records, task: ReadTask) -> list[PartRead]:
-        """Spill the records of a batch: the results of its parts, in their order."""
+        """Spill the records of a batch. Gives the results of its parts, in their order."""
 
     def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
-        """The admitted rows of reading tasks with categories."""
+        """The admitted rows of reading tasks with categories. Called after `read`, and not always."""
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
-        """Judge the shards of these views, each by a task that gets its own view only."""
+        """Judge the shards of these views, each by a task that gets its own view only. Each piece is durable then."""
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
-        """Write the ports."""
+        """Write the ports, after all shards were judged. Each staged file is durable then."""
 
     @property
     def all_tasks_finished(self) -> bool:
-        """When the run is closed: whether no task of it can still be running, not even one that was lost or retried."""
+        """True while no task was lost or retried. Asked when the run is closed; then its files may be reused."""
 
 
 class Jobs(Protocol):
     """Runs the jobs of windows, one window at a time; the service's are `SparkJobs`, and `ClusterJobs` on a cluster."""
 
     def open(self, epoch: int, attempt: int) -> AbstractContextManager[WindowRun]:
-        """A run of that attempt, which is closed when its jobs are over or were given up."""
+        """The steps of that attempt, for a `with` block. Called once an attempt; no two blocks at a time."""
 
     def close(self) -> None:
-        """No window comes any more. Safe to repeat."""
+        """Called after the last window: release what is kept from window to window. Safe to repeat."""
 
 
 class SparkJobs:
@@ -145,7 +145,7 @@ class SparkRun:
         return read_by_spark(receipts, int(counted.get["rows"]))
 
     def _start_pool(self, task: ReadTask, most: int) -> None:
-        """For this and the next steps, where that is possible."""
+        """Start the pool of tasks for this and the next steps, if the file system has sockets."""
         try:
             self._pool = TaskPool(
                 Path(task.directory),
@@ -190,11 +190,11 @@ class SparkRun:
             task_pool.close()
 
     def _for_each(self, payloads: Sequence[_Payload], function: Callable[[_Payload], _T]) -> list[_T]:
-        """The function's results for these payloads, from tasks of the pool or of a job of their own."""
+        """The results of a function for these payloads, by the tasks of the pool or by those of a new job."""
         if not payloads:
             return []
         return self._run(function, payloads) if self._pool is None else self._pool.map(function, payloads)
 
     def _run(self, function: Callable[[_Payload], _T], payloads: Sequence[_Payload]) -> list[_T]:
-        """The same, from a job of their own: one task a payload, which is sent to that task alone."""
+        """The same by a new job: one task a payload, and each payload goes to its task alone."""
         return self.session.sparkContext.parallelize(payloads, len(payloads)).map(function).collect()

@@ -4,8 +4,8 @@ The driver chooses what is merged, and its record names the new pieces (`mainten
 Spark's on the shard's executor, whose host has copies of pieces. A task that is lost, runs twice, or runs after its
 driver is gone leaves a piece that no record names, as any attempt at a window may: see `maintenance.unnamed_pieces`.
 
-Merges run in rounds, a Spark job each, with one merge on every executor: so it takes one core of an executor for the
-time of a merge, a second for the largest, and the judging of a window never waits behind a queue of them.
+Merges run in rounds. A round is a Spark job with one merge on every executor, so merging takes one core of an executor
+at a time, for a second at most, and the judging of a window never waits behind a queue of merges.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TaskMerges(Maintenance):
         return answer
 
     def merge_each(self, tasks: Sequence[CompactionTask]) -> Iterator[Answer]:
-        """See `Merges`. A job that fails, after Spark has run its tasks again, is the answer to all that are left."""
+        """See `Merges`. If a job fails for good, its error is the answer to all merges that are left."""
         answers: dict[int, Answer] = {}
         for numbers, places in rounds([task.pieces[0].shard for task in tasks], self._places()):
             try:

@@ -1,6 +1,5 @@
-"""What a stream takes from the ports of two jobs.
+"""What a stream takes from the ports of two jobs: published windows of a folder, or records of topics.
 
-Doors: `folders.Input` (what an input is), `open.open_inputs` (both, where the committed windows have left them).
-    folders  the published windows of a port in a folder
-    topics   the records of a port in topics
+Doors: `folders.Input` (what an input is), `open.open_inputs` (both, at the positions of the committed windows). Never
+writes to the ports of a job.
 """

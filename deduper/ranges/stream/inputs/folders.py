@@ -1,4 +1,4 @@
-"""The rows that a job has published in one of its ports, window by window: of a folder."""
+"""An input that is a folder: the rows that a job has published in one of its ports, window by window."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ logger = logging.getLogger(__name__)
 
 UNPARSABLE = "unparsable"
 ZONE = FIXED_BY_STORE[TIME_ZONE]
-"""Of times that are written without one, as the outputs of jobs have them."""
+"""The zone of times without one, as in the outputs of jobs."""
 
 
 class Input(Protocol):
-    """Events or ranges, from where the committed windows have left them. For one thread."""
+    """Events or ranges, from the position of the last committed window on. For one thread.
+
+    Each window calls `plan`, then `take` if there are rows, then `committed` once its record is placed.
+    """
 
     kept_in: ClassVar[str]
     """The name of positions of this kind in the `extra` of a commit record."""
@@ -43,20 +46,20 @@ class Input(Protocol):
 
     @property
     def position(self) -> list[Any] | None:
-        """How far it is taken, for the record; None before the first rows."""
+        """The position behind the last `take`, for the commit record; None before the first rows."""
 
     @property
     def waiting(self) -> int:
-        """By the last look: windows of a folder, or offsets of topics, that no committed window has."""
+        """Windows of a folder, or offsets of topics, that no committed window has, as the last `plan` found them."""
 
     def plan(self) -> bool:
-        """Find the next rows to take; whether there are some."""
+        """Find the next rows to take, and give whether there are some. Reads no row; safe to repeat."""
 
     def take(self) -> InputRows:
-        """Read the planned rows; `position` is behind them then."""
+        """Read the planned rows, after a `plan` that has found some; `position` is behind them then."""
 
     def committed(self) -> None:
-        """The window with these rows is committed."""
+        """Called once the window with the rows of the last `take` is committed."""
 
 
 def scalars(columns: Sequence[Column]) -> tuple[DeclaredColumn, ...]:
@@ -65,7 +68,7 @@ def scalars(columns: Sequence[Column]) -> tuple[DeclaredColumn, ...]:
 
 
 def schema_of(columns: Sequence[DeclaredColumn]) -> pa.Schema | None:
-    """The same as Arrow has them; None of none."""
+    """The Arrow schema of these columns; None for no columns."""
     return pa.schema([(column.name, column.arrow) for column in columns]) if columns else None
 
 
@@ -75,7 +78,7 @@ class FolderInput:
     kept_in: ClassVar = "inputs"
 
     def __init__(self, side: str, port: PortFolder, position: Sequence[Any] | None, most: int) -> None:
-        """Raises nothing: the folder need not be there yet."""
+        """The folder need not be there yet, and nothing is read."""
         self._side = side
         self._port = port
         self._most = most
@@ -92,7 +95,7 @@ class FolderInput:
 
         Raises:
             UsageError: the folder is another job's, or its files are of another format.
-            IntegrityError: the job was put back: windows were taken that it has no more.
+            IntegrityError: the job was restored to before a window that was taken.
         """
         self._next = self._found()
         return self._next is not None
@@ -184,7 +187,7 @@ class FolderInput:
             yield _plain(opened.read(columns=wanted)), []
 
     def _lines(self, file: Place) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
-        """The rows of a file of text, and its lines that are none."""
+        """The rows of a file of text, and its lines that are no record."""
         path, data = (str(file.local), None) if file.is_local else (str(file), file.read())
         require_lines(path, file.stat().size if data is None else len(data))
         is_csv = self._port.format == "csv"

@@ -1,4 +1,4 @@
-"""Opens the inputs of a stream where the committed windows have left them."""
+"""Opens the inputs of a stream at the positions of the last committed window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {"inputs": "a folder", "topics": "topics"}
 
 
 def open_inputs(job: StreamJob, state: LogState, stop: Event, *, drain: bool) -> dict[str, Input]:
-    """Events and ranges by their names. To drain topics is to come to their ends of now.
+    """Events and ranges by their names. With `drain`, topics end at their present ends.
 
     Raises:
         UsageError: a side was taken from a folder, and is topics now, or the other way round.

@@ -35,7 +35,7 @@ class TopicInput:
     def __init__(
         self, side: str, source: KafkaSource, position: Sequence[Any] | None, stop: Event, *, drain: bool
     ) -> None:
-        """Finds the topics. To drain them is to come to their ends of now.
+        """Finds the topics. With `drain`, they end at their present ends.
 
         Raises:
             TopicMissingError, IntegrityError: as `KafkaBatches.begin`.
@@ -91,7 +91,7 @@ class TopicInput:
             self._batch = confirmed
 
     def _read(self, parts: Sequence[RangePart]) -> tuple[InputRows, dict[int, int]]:
-        """The rows of ranges, and how many records each has given."""
+        """The rows of offset ranges, and the number of records of each."""
         assert self.declared is not None
         tables, bad, counts = [self.declared.empty_table()], list[tuple[str, str | None]](), dict[int, int]()
         for part in parts:
@@ -104,7 +104,7 @@ class TopicInput:
         return InputRows(pa.concat_tables(tables).combine_chunks(), bad), counts
 
     def _rows(self, part: RangePart, given: pa.RecordBatch) -> tuple[pa.Table, list[tuple[str, str | None]]]:
-        """The rows of some records, and the records that are none, in their order."""
+        """The rows of some records, and those records that make no row, in their order."""
         read = self._format.read(part, given, range(len(self._columns)))
         table = pa.table([read.columns[number] for number in range(len(self._columns))], self.declared)
         is_tombstone = read.absent & (self._source.tombstones == "error")
