@@ -2,7 +2,9 @@
 
 Engines spell one type in several ways: a text is `string`, `large_string`, `string_view` or a dictionary of any of
 them. The one form has `string`, `binary`, µs, days, `decimal128` and plain lists; no metadata; every column nullable.
-"""
+
+
+PURE. Texts are UTF-8: of a file in which one is not, strict readers read no row, and no folder has such a name."""
 
 from __future__ import annotations
 
@@ -151,3 +153,24 @@ def _type(kind: pa.DataType) -> pa.DataType | None:
         key, item = _type(kind.key_type), _type(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     return kind if kind in _NAMES else None
+
+
+def require_utf8(records: pa.RecordBatch, where: object, write: str) -> None:
+    """All texts of rows are UTF-8, nested ones too. `write`: what to do.
+
+    Raises:
+        TableUsageError: naming `where` and the column.
+    """
+    for name, column in zip(records.schema.names, records.columns, strict=True):
+        if not _has_text(column.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise TableUsageError(
+                f"{where}: `{name}` has a text that is not UTF-8 ({error}); {write}; nothing was committed"
+            ) from error
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or any(_has_text(kind.field(at).type) for at in range(kind.num_fields))

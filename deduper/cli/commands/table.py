@@ -34,9 +34,9 @@ def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: Ver
     """Add the records of a batch that a table does not have; all others are duplicates or errors."""
     from deduper.cli.views.table.load import render_load
     from deduper.service.logs import configure_logging
-    from deduper.table.job import run_load
+    from deduper.table.operations.changes import run_load
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
@@ -52,9 +52,9 @@ def table_upsert(
     """Add the records of a batch, and replace those whose keys the table has; without --execute, show the plan."""
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
-    from deduper.table.job import run_upsert
+    from deduper.table.operations.changes import run_upsert
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
@@ -70,9 +70,9 @@ def table_delete(
     """Remove the records that have the keys of a batch; without --execute, show the plan and write nothing."""
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
-    from deduper.table.job import run_delete
+    from deduper.table.operations.changes import run_delete
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
@@ -92,9 +92,9 @@ def table_rollback(
     """Return a table and its index to an older version; without --execute, show the plan and write nothing."""
     from deduper.cli.views.table.change import render_rollback
     from deduper.service.logs import configure_logging
-    from deduper.table.change.rollback import plan_rollback, rollback
+    from deduper.table.operations.rollback import plan_rollback, rollback
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
@@ -107,8 +107,8 @@ def table_rollback(
 def table_status(config: ConfigArgument, as_json: JsonOption = False) -> None:
     """Show a table's rows and files, its index, and loads that have died; safe beside a running load."""
     from deduper.cli.views.table.load import render_status
+    from deduper.table.operations.upkeep import table_status as status
     from deduper.table.settings import load_config
-    from deduper.table.upkeep.status import table_status as status
 
     answer(status(load_config(config)), render_status, as_json=as_json)
 
@@ -117,8 +117,8 @@ def table_status(config: ConfigArgument, as_json: JsonOption = False) -> None:
 def table_verify(config: ConfigArgument, as_json: JsonOption = False) -> None:
     """Compare an index with all keys of its table, and find keys that the table has twice; safe beside a load."""
     from deduper.cli.views.table.load import render_verify
+    from deduper.table.operations.verify import verify
     from deduper.table.settings import load_config
-    from deduper.table.upkeep.verify import verify
 
     report = verify(load_config(config))
     answer(report, render_verify, as_json=as_json)
@@ -131,9 +131,9 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
     """Build a table's index again from the table; interrupted, the old one counts, and a repetition continues."""
     from deduper.cli.views.table.load import render_rebuild
     from deduper.service.logs import configure_logging
+    from deduper.table.operations.upkeep import rebuild
+    from deduper.table.operations.write import Stage, saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.upkeep.rebuild import rebuild
-    from deduper.table.write.stopping import Stage, saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)

@@ -15,8 +15,8 @@ from deduper.cli.terminal import answer_console, print_parts
 from deduper.cli.views.table.change import render_change
 from deduper.errors import CheckFailedError, UsageError
 from deduper.service.logs import configure_logging
-from deduper.table.job import run_load, run_upsert
-from deduper.table.receipt import LoadReceipt
+from deduper.table.operations.changes import run_load, run_upsert
+from deduper.table.operations.receipts import LoadReceipt
 from deduper.table.settings import load_config
 
 _FIRST_DAY = date(2025, 3, 1)

@@ -13,20 +13,18 @@ from __future__ import annotations
 import logging
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, UnknownFormatError
-from bucket_store.filesystem import LOCAL, listed, make_directories, replace_whole
-from bucket_store.framing import frame
-from bucket_store.wire import encode
+from bucket_store.filesystem import LOCAL, listed, make_directories
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns, KeyNames
+from deduper.table.formats.files import FramedFile
 from deduper.table.formats.protocol import PRIVATE, DataFile, FileIdentity
-from deduper.table.framed import read_framed
 from deduper.table.index.protocol import Condition, IndexStatus, Rebuilt, condition_of
 
 logger = logging.getLogger(__name__)
@@ -77,42 +75,10 @@ class KeptState(Protocol):
 _S = TypeVar("_S", bound=KeptState)
 
 
-@dataclass(frozen=True, slots=True)
-class StateFile(Generic[_S]):
-    """The file of a kind's states."""
-
-    state: type[_S]
-    magic: bytes
-    version: int
-    what: str
-
-    def read(self, folder: Path, name: str = STATE) -> _S | None:
-        """The state of an index; None when there is none.
-
-        Raises:
-            CorruptionError, UnknownFormatError: it cannot be read.
-        """
-        return read_framed(self.state, folder / name, magic=self.magic, version=self.version, what=self.what)
-
-    def sound(self, folder: Path, name: str = STATE) -> _S | None:
-        """As `read`; None as well when it cannot be read."""
-        try:
-            return self.read(folder, name)
-        except (CorruptionError, UnknownFormatError):
-            return None
-
-    def write(self, folder: Path, state: _S, name: str = STATE) -> None:
-        """Replaces the state; durable on return."""
-        replace_whole(LOCAL, folder / name, frame(self.magic, self.version, encode(state)))
-        with LOCAL.open(folder / name) as file:
-            file.sync()
-        LOCAL.fsync_dir(folder)
-
-
-def serving(read: Callable[[], _S | None], columns: KeyColumns) -> tuple[_S | None, str | None]:
+def serving(form: FramedFile[_S], folder: Path, columns: KeyColumns) -> tuple[_S | None, str | None]:
     """(the state for a view of these columns, why there is none that serves)."""
     try:
-        found = read()
+        found = form.read(folder / STATE)
     except (CorruptionError, UnknownFormatError) as error:
         return None, f"its state cannot be read: {error}"
     if found is None:
@@ -125,7 +91,7 @@ def serving(read: Callable[[], _S | None], columns: KeyColumns) -> tuple[_S | No
 class KeptIndex(ABC, Generic[_S]):
     """An index that is open for writing: its state, and which of the kind's own files it names. See `KeyIndex`."""
 
-    form: ClassVar[StateFile[_S]]
+    form: ClassVar[FramedFile[_S]]
     parts: ClassVar[str]
     """The folder of the kind's own files."""
 
@@ -165,7 +131,7 @@ class KeptIndex(ABC, Generic[_S]):
 
     def _opened(self) -> _S:
         try:
-            found = self.form.read(self._folder, self._state_file)
+            found = self.form.read(self._folder / self._state_file)
         except (CorruptionError, UnknownFormatError) as error:
             kept = self._folder / f"{self._state_file}.unreadable-{secrets.token_hex(4)}"
             LOCAL.replace(self._folder / self._state_file, kept)
@@ -181,20 +147,20 @@ class KeptIndex(ABC, Generic[_S]):
     def _new(self, why: str) -> _S:
         self.began_anew = why
         state = self._begun(secrets.token_hex(16), secrets.token_bytes(SALT_BYTES))
-        self.form.write(self._folder, state, self._state_file)
+        self.form.replace(self._folder / self._state_file, state)
         return state
 
     def _sweep(self) -> None:
         """Deletes own files that no state names: of a death, or merged."""
         # A state that cannot be read begins anew when it is next opened, so its files are of no use.
-        other = self.form.sound(self._folder, STATE if self._state_file == REBUILDING else REBUILDING)
+        other = self.form.sound(self._folder / (STATE if self._state_file == REBUILDING else REBUILDING))
         kept = {name for state in (self._state, other) if state is not None for name in self._named(state)}
         for name in listed(LOCAL, self._folder / self.parts):
             if name not in kept:
                 LOCAL.remove(self._folder / self.parts / name)
 
     def _write(self, state: _S) -> None:
-        self.form.write(self._folder, state, self._state_file)
+        self.form.replace(self._folder / self._state_file, state)
         self._state = state
 
 
@@ -210,7 +176,7 @@ class Part:
 class KeptKind(ABC, Generic[_S]):
     """A kind that keeps something; see `TableIndex`."""
 
-    form: ClassVar[StateFile[_S]]
+    form: ClassVar[FramedFile[_S]]
     folder_name: ClassVar[str]
 
     def folder(self, root: Path) -> Path:
@@ -245,10 +211,10 @@ class KeptKind(ABC, Generic[_S]):
     def status(self, root: Path, names: KeyNames, files: Sequence[DataFile]) -> IndexStatus:
         """See `TableIndex`."""
         folder = self.folder(root)
-        anew = self.form.read(folder, REBUILDING)
+        anew = self.form.read(folder / REBUILDING)
         rebuilding = None if anew is None else _keys(self._parts(folder, anew))
         try:
-            state = self.form.read(folder)
+            state = self.form.read(folder / STATE)
         except (CorruptionError, UnknownFormatError) as error:
             why = f"{error}; the next load builds the index"
             return IndexStatus(Condition.UNREADABLE, why, len(files), 0, rebuilding=rebuilding)
@@ -275,7 +241,7 @@ class KeptKind(ABC, Generic[_S]):
 
     def columns_of(self, root: Path) -> KeyColumns | None:
         """See `TableIndex`."""
-        state = self.form.sound(self.folder(root))
+        state = self.form.sound(self.folder(root) / STATE)
         return None if state is None else state.columns
 
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from bucket_store.tables.matching import match_sorted
 from deduper.table.columns import KeyColumn, KeyColumns
-from deduper.table.index.entries import SortedKeys, in_order
-from deduper.table.index.keys import UInt64s, row_keys, without_null
+from deduper.table.index.keys import SortedKeys, UInt64s, in_order, row_keys, without_null
 from deduper.table.stored_times import has_old_dates
 
 _BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")

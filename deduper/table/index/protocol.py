@@ -1,4 +1,4 @@
-"""The interface of an index, which every kind has; one's own class has it too.
+"""The interface of an index, and the index that a setting names: a kind of this package, or one's own class.
 
 A write opens the index under the table's lock, brings it up to the files of the version that it judges, and asks for
 keys; after its commit it brings it up to the new version. So an entry of a commit that failed, or that was rolled back,
@@ -8,12 +8,14 @@ a lock. Keys are digests (`SortedKeys`), with a salt of the index's own.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +23,9 @@ from numpy.typing import NDArray
 
 from deduper.as_json import AsJson
 from deduper.table.columns import KeyColumn, KeyColumns, KeyNames
+from deduper.table.errors import SettingError
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import FileKeys, SortedKeys
-from deduper.table.index.keys import Int64s
+from deduper.table.index.keys import FileKeys, Int64s, SortedKeys
 
 ABSENT = -1
 """The file number of a key that is in no file that counts."""
@@ -255,3 +257,46 @@ def condition_of(added: int, removed: int) -> Condition:
     if added:
         return Condition.BEHIND
     return Condition.AHEAD if removed else Condition.PRESENT
+
+
+_KINDS = {
+    "exact": "deduper.table.index.exact:ExactIndex",
+    "bloom": "deduper.table.index.bloom:BloomIndex",
+    "simple": "deduper.table.index.simple:SimpleIndex",
+    "external": "deduper.table.index.external:ExternalIndex",
+}
+_WITHOUT_OPTIONS = ("exact", "simple")
+_WRITE = "write `exact`, `bloom`, `simple`, `external`, or a class of your own as `package.module:Class`"
+_METHODS = ("open", "view", "rebuild", "status", "columns_of")
+
+
+def index_of(kind: str, options: Mapping[str, Any]) -> TableIndex:
+    """The index of a kind, or of one's own class; `options` are its keyword arguments.
+
+    Raises:
+        SettingError: of `index.kind` or `index.options`, naming what is wrong.
+    """
+    made = _class_of(kind)
+    if kind in _WITHOUT_OPTIONS and options:
+        raise SettingError("index.options", f"`{kind}` has none", "leave them out")
+    try:
+        return made(**options)
+    except TypeError as error:
+        names = ", ".join(inspect.signature(made).parameters)
+        write = f"its options are {names}" if names else "it has none, leave them out"
+        raise SettingError("index.options", f"`{kind}` does not take them: {error}", write) from error
+
+
+def _class_of(kind: str) -> type[TableIndex]:
+    module, colon, name = _KINDS.get(kind, kind).partition(":")
+    if not colon:
+        raise SettingError("index.kind", f"`{kind}` is not a valid choice", _WRITE)
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise SettingError("index.kind", f"`{kind}` cannot be imported: {error}", _WRITE) from error
+    missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
+    if not inspect.isclass(found) or missing:
+        what = f"`{kind}` is no class of an index" + (f": it has no `{missing[0]}`" if missing else "")
+        raise SettingError("index.kind", what, "see `deduper.table.index.protocol.TableIndex`")
+    return cast("type[TableIndex]", found)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumn, KeyColumns, KeyNames
 from deduper.table.formats.protocol import PRIVATE, DataFile, FileIdentity
-from deduper.table.index.entries import FileKeys, SortedKeys
-from deduper.table.index.keys import Int64s
+from deduper.table.index.keys import FileKeys, Int64s, SortedKeys
 from deduper.table.index.protocol import (
     ABSENT,
     AddedKeys,

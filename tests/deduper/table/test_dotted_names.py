@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from deduper.table.errors import TableUsageError
-from deduper.table.load import load
+from deduper.table.operations.changes import load
 from tests.deduper.table.scene import Place
 
 

@@ -17,26 +17,22 @@ import pytest
 from deltalake import write_deltalake
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
+from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode
-from deduper.table.change.rollback import rollback
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexServerError, ServerRefusedError
-from deduper.table.formats.open import open_table
-from deduper.table.formats.protocol import PRIVATE
+from deduper.table.formats.protocol import PRIVATE, open_table
+from deduper.table.index import external as indexing
 from deduper.table.index import reading
-from deduper.table.index.entries import SortedKeys, in_order
-from deduper.table.index.external import index as indexing
-from deduper.table.index.external import server as served
-from deduper.table.index.external.server import ServedEntries
-from deduper.table.index.external.settings import ServerAddress
-from deduper.table.index.external.state import FORM, EarlierToken, ServedFile, ServedState
-from deduper.table.index.keys import row_keys
+from deduper.table.index import redis_server as served
+from deduper.table.index.external import FORM, EarlierToken, ServedFile, ServedState
+from deduper.table.index.keys import SortedKeys, in_order, row_keys
 from deduper.table.index.protocol import Condition, VersionKeys
-from deduper.table.query.filter import filter_exists
-from deduper.table.query.tag import tag
-from deduper.table.upkeep.rebuild import rebuild
-from deduper.table.upkeep.status import table_status
-from deduper.table.upkeep.verify import verify
+from deduper.table.index.redis_server import ServedEntries, ServerAddress
+from deduper.table.operations.questions import filter_exists, tag
+from deduper.table.operations.rollback import rollback
+from deduper.table.operations.upkeep import rebuild, table_status
+from deduper.table.operations.verify import verify
 from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
 from tests.forked import command
 from tests.processes import freeze
@@ -547,7 +543,7 @@ def test_what_verify_finds(shared: Place, redis_server: RedisServer) -> None:
     foreign(shared, 3, 1)
     shared.load([])
     assert verify(shared.config()).repeated == 1
-    state = FORM.read(shared.root / PRIVATE / "external")
+    state = FORM.read(shared.root / PRIVATE / "external/state")
     assert state is not None
     prefix = f"dd:{state.index_id[:16]}:".encode()
     entries = sorted(redis_server.client.scan_iter(prefix + b"*"))
@@ -597,12 +593,12 @@ def test_a_file_of_any_size_is_entered_in_steps(shared: Place, monkeypatch: pyte
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how to install it; other kinds do not need it."""
-    for module in ("server", "index", "view"):
-        monkeypatch.delitem(sys.modules, f"deduper.table.index.external.{module}", raising=False)
+    for module in ("redis_server", "external"):
+        monkeypatch.delitem(sys.modules, f"deduper.table.index.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "redis", None)
     place = Place(tmp_path, "parquet", "{kind: external, options: {url: 'redis://127.0.0.1'}}")
-    with pytest.raises(ServerRefusedError, match=r"needs the package redis: pip install 'stream-deduper\[redis\]'"):
-        place.load(rows(0, 1))
+    with pytest.raises(ConfigError, match=r"needs the package redis; pip install 'stream-deduper\[redis\]'"):
+        place.config()
     place.index = "exact"
     assert place.load(rows(0, 1)).new == 1
 
@@ -629,12 +625,12 @@ def test_the_committed_state_is_read_and_written(tmp_path: Path) -> None:
     """Version 1, byte for byte; each cut and each flipped bit is found."""
     data = (SAMPLES / "external-state-1.bin").read_bytes()
     (tmp_path / "state").write_bytes(data)
-    assert FORM.read(tmp_path) == STATE
-    FORM.write(tmp_path, STATE)
+    assert FORM.read(tmp_path / "state") == STATE
+    FORM.replace(tmp_path / "state", STATE)
     assert (tmp_path / "state").read_bytes() == data
     wrong = [data[:end] for end in range(len(data))]
     wrong += [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(len(data)) for bit in range(8)]
     for one in wrong:
         (tmp_path / "state").write_bytes(one)
         with pytest.raises((CorruptionError, UnknownFormatError)):
-            FORM.read(tmp_path)
+            FORM.read(tmp_path / "state")

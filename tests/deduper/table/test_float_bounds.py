@@ -14,9 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from deduper.table.change.delete import delete
-from deduper.table.change.upsert import upsert
-from deduper.table.load import load
+from deduper.table.operations.changes import delete, load, upsert
 from deduper.table.settings import load_config
 from tests.deduper.table.scene import Place
 

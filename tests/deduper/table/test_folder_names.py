@@ -9,13 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from deduper.table.columns import KeyColumn, key_columns
+from deduper.table.batch import Keep
+from deduper.table.columns import KeyColumn, folder_name, folder_values, key_columns, partition_of
 from deduper.table.errors import SettingError, TableError, TableUsageError
-from deduper.table.folder_names import folder_name, folder_values
-from deduper.table.formats.paths import data_paths, partition_of
-from deduper.table.judge import Keep
-from deduper.table.load import load
-from deduper.table.receipt import LoadReceipt
+from deduper.table.formats.files import data_paths
+from deduper.table.operations.changes import load
+from deduper.table.operations.receipts import LoadReceipt
 from tests.deduper.table.scene import Place
 
 TEXTS = ["Zürich", "日本", "a b", "a/b=c", "%41", "a%", "..", "~<>|`}", "{[]^\\'\"#*:?", "\x01\n\x7f", "+&@", "e\u0301"]

@@ -17,16 +17,24 @@ from bucket_store.errors import CorruptionError
 from bucket_store.pieces.piece import Entries, PieceRef
 from deduper.table.columns import KeyColumns, key_columns
 from deduper.table.formats.protocol import DataFile
+from deduper.table.index import exact as indexing
+from deduper.table.index import pieces as lookup
+from deduper.table.index import pieces as mapping
+from deduper.table.index import pieces as slicing
 from deduper.table.index import reading
-from deduper.table.index.entries import FileKeys, SortedKeys, in_order, layers
-from deduper.table.index.exact import index as indexing
-from deduper.table.index.exact import lookup
-from deduper.table.index.exact import mapped as mapping
-from deduper.table.index.exact import slices as slicing
-from deduper.table.index.exact.index import PieceIndex
-from deduper.table.index.exact.mapped import MappedPieces
-from deduper.table.index.exact.slices import bounds, by_digests, cuts, overlap, overlaps, slices_for, to_merge, within
-from deduper.table.index.keys import buckets_of, row_keys
+from deduper.table.index.exact import PieceIndex
+from deduper.table.index.keys import FileKeys, SortedKeys, buckets_of, in_order, layers, row_keys
+from deduper.table.index.pieces import (
+    MappedPieces,
+    bounds,
+    by_digests,
+    cuts,
+    overlap,
+    overlaps,
+    slices_for,
+    to_merge,
+    within,
+)
 from deduper.table.index.protocol import ABSENT
 from tests.deduper.table.scene import EPOCH, ROWS, dying
 

@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from deduper.table import schema
-from deduper.table.batch import ArrowBatch
-from deduper.table.index.candidates import ReadKeys
-from deduper.table.judge import Keep
-from deduper.table.load import load
-from deduper.table.query import read, tag
+from deduper.table.batch import ArrowBatch, Keep
+from deduper.table.index.simple import ReadKeys
+from deduper.table.operations import questions as read
+from deduper.table.operations import questions as tag
+from deduper.table.operations.changes import load
 from deduper.table.settings import load_config
 from tests.deduper.table.scene import Place, arrow
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from deduper.table.index.keys import Int64s
-from deduper.table.write import new_files
-from deduper.table.write.new_files import TARGET_FILE_BYTES, write_new_files
-from deduper.table.write.parquet_file import Written
+from deduper.table.operations import new_files
+from deduper.table.operations.new_files import Written, write_new_files
+from deduper.table.settings import TARGET_FILE_BYTES
 
 SCHEMA = pa.schema([("day", pa.date32()), ("town", pa.string()), ("n", pa.int64())])
 TOWNS = ("Bonn", "a b", "ä/=%", "c:d'", None)

@@ -14,11 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from deduper.table.batch import FileBatch
-from deduper.table.change.delete import delete
-from deduper.table.change.upsert import upsert
 from deduper.table.errors import TableUsageError
-from deduper.table.load import load
-from deduper.table.query.read import read
+from deduper.table.operations.changes import delete, load, upsert
+from deduper.table.operations.questions import read
 from deduper.table.settings import LoadedLoad, load_config
 from deduper.table.stored_times import StoredTimes, stored_schema
 from tests.deduper.table.scene import Place

@@ -16,12 +16,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from deduper.config.problems import ConfigError
-from deduper.table.change.change import Change
-from deduper.table.change.delete import plan_delete
-from deduper.table.change.receipt import ChangePlan
-from deduper.table.change.rewrite import FileRewrite
-from deduper.table.change.upsert import plan_upsert, upsert
-from deduper.table.change.workload import Workload
 from deduper.table.errors import (
     FileVanishedError,
     IndexDamagedError,
@@ -32,19 +26,20 @@ from deduper.table.errors import (
     UnsupportedTableError,
 )
 from deduper.table.formats.delta import DeltaFiles
-from deduper.table.formats.plain import PlainFiles
+from deduper.table.formats.folder import FolderTable
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.exact import index as index_module
-from deduper.table.index.exact.slices import FEWEST_MERGED
-from deduper.table.index.exact.state import FORM
-from deduper.table.index.exact.version import EntryKeys
-from deduper.table.load import load
-from deduper.table.query.filter import filter_exists
+from deduper.table.index import exact as index_module
+from deduper.table.index.exact import FORM, EntryKeys
+from deduper.table.index.pieces import FEWEST_MERGED
+from deduper.table.index.reading import TableRows
+from deduper.table.operations.changes import Change, Workload, load, plan_delete, plan_upsert, upsert
+from deduper.table.operations.new_files import dictionary_columns
+from deduper.table.operations.questions import filter_exists
+from deduper.table.operations.receipts import ChangePlan
+from deduper.table.operations.rewriting import FileRewrite
+from deduper.table.operations.verify import verify
+from deduper.table.operations.write import locked
 from deduper.table.settings import load_config
-from deduper.table.table_rows import TableRows
-from deduper.table.upkeep.verify import verify
-from deduper.table.write.encoding import dictionary_columns
-from deduper.table.write.lock import locked
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
 
 pytestmark = pytest.mark.slow
@@ -494,13 +489,13 @@ def test_a_file_that_another_writer_replaced_stays(tmp_path: Path, monkeypatch: 
     place = Place(tmp_path, "parquet")
     place.load([(1, "a", 0), (2, "a", 0)])
     path = place.root / place.files()[0]
-    made = PlainFiles.commit
+    made = FolderTable.commit
 
-    def late(self: PlainFiles, commit: Any) -> None:
+    def late(self: FolderTable, commit: Any) -> None:
         pq.write_table(pa.table({"k": [5], "v": ["theirs"]}), path)
         made(self, commit)
 
-    monkeypatch.setattr(PlainFiles, "commit", late)
+    monkeypatch.setattr(FolderTable, "commit", late)
     place.upsert([(1, "b", 0)])
     assert sorted(place.rows()) == [(1, "b", 0), (2, "a", 0), (5, "theirs", 0)]
     assert verify(place.config()).is_sound
@@ -588,7 +583,7 @@ def test_keys_of_rewritten_files_are_not_read_again(more: str, place: Place, mon
         assert (receipt.updated, receipt.inserted) == ((100, 10) if turn == 0 else (109, 1))
     monkeypatch.undo()
     pieces = list((place.root / PRIVATE / "index/pieces").iterdir())
-    state = FORM.read(place.root / PRIVATE / "index")
+    state = FORM.read(place.root / PRIVATE / "index/state")
     assert state is not None
     assert sum(piece.entries for piece in state.pieces) == len(place.rows()) == 121
     assert {path.name for path in pieces} == {Path(piece.file).name for piece in state.pieces}

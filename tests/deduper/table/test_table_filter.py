@@ -10,7 +10,7 @@ import pytest
 from deduper.config.problems import ConfigError
 from deduper.table.errors import IndexDamagedError, SchemaDriftError
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.query.filter import filter_exists
+from deduper.table.operations.questions import filter_exists
 from deduper.table.settings import load_config
 from tests.deduper.table.scene import Place, Row, arrow, foreign
 

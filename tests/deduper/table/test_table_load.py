@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, convert_to_deltalake, write_deltalake
 
 from deduper.errors import IntegrityError
-from deduper.table.batch import ArrowBatch, FileBatch
+from deduper.table.batch import ArrowBatch, FileBatch, Keep
 from deduper.table.errors import (
     FileVanishedError,
     IndexDamagedError,
@@ -32,13 +32,13 @@ from deduper.table.errors import (
 )
 from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.exact import index as indexing
-from deduper.table.index.exact.state import FORM
-from deduper.table.judge import Keep
-from deduper.table.load import load
-from deduper.table.upkeep.verify import verify
-from deduper.table.write import lock, staging
-from deduper.table.write.lock import locked
+from deduper.table.index import exact as indexing
+from deduper.table.index.exact import FORM
+from deduper.table.operations import staging
+from deduper.table.operations import write as lock
+from deduper.table.operations.changes import load
+from deduper.table.operations.verify import verify
+from deduper.table.operations.write import locked
 from tests.deduper.small_service import armed
 from tests.deduper.table.scene import STEPS, Place, Row, arrow, dying, foreign
 
@@ -796,7 +796,7 @@ def test_the_keys_of_a_load_enter_the_index_in_steps(place: Place, monkeypatch: 
     monkeypatch.setattr(indexing, "_PIECE_ROWS", 8)
     monkeypatch.setattr(indexing, "key_steps", None)
     place.load([(key, "a", key % 3 // 2) for key in range(45)])
-    state = FORM.read(place.root / PRIVATE / "index")
+    state = FORM.read(place.root / PRIVATE / "index/state")
     assert state is not None
     assert [piece.entries for piece in state.pieces] == [8] * 5 + [5]
     assert place.load([(key, "b", key % 3 // 2) for key in range(50)]).new == 5

@@ -17,9 +17,8 @@ from deduper.table.errors import FileVanishedError, SchemaDriftError, TableUsage
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.index import reading
 from deduper.table.index.matching import SortedValues, groups_with
-from deduper.table.load import load
-from deduper.table.query.read import read
-from deduper.table.query.tag import tag
+from deduper.table.operations.changes import load
+from deduper.table.operations.questions import read, tag
 from deduper.table.settings import LoadedLoad, load_config
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
 

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from deduper.errors import ExitCode
-from deduper.table.batch import BAD_LINE
+from deduper.table.batch import BAD_LINE, TextBatch
 from deduper.table.errors import SchemaDriftError, SourceChangedError, TableUsageError
-from deduper.table.job import run_delete, run_load, run_upsert
-from deduper.table.query.filter import filter_exists
+from deduper.table.operations.changes import run_delete, run_load, run_upsert
+from deduper.table.operations.questions import filter_exists
 from deduper.table.settings import LoadedLoad, load_config
-from deduper.table.text_batch import TextBatch
 from tests.deduper.table.scene import Place, arrow
 from tests.deduper.table.test_settings import headlines
 

@@ -9,10 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from deduper.table.batch import ArrowBatch, FileBatch
-from deduper.table.change.delete import delete
-from deduper.table.change.upsert import upsert
 from deduper.table.errors import TableUsageError
-from deduper.table.load import load
+from deduper.table.operations.changes import delete, load, upsert
 from deduper.table.settings import load_config
 from tests.deduper.table.scene import Place
 

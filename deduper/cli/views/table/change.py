@@ -6,8 +6,8 @@ from rich.console import RenderableType
 
 from deduper.cli.terminal import counted, pairs
 from deduper.cli.views.table.load import errors_line, tries_line, write_lines
-from deduper.table.change.receipt import ChangePlan, ChangeReceipt
-from deduper.table.change.rollback import RollbackPlan, RollbackReceipt
+from deduper.table.operations.receipts import ChangePlan, ChangeReceipt
+from deduper.table.operations.rollback import RollbackPlan, RollbackReceipt
 from deduper.units import approximate_size
 
 

@@ -8,14 +8,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.cli.terminal import counted, pairs, table
-from deduper.table.change.receipt import ChangeReceipt
-from deduper.table.change.rollback import RollbackReceipt
 from deduper.table.index.protocol import Condition, IndexStatus
 from deduper.table.index.simple import NOT_KEPT
-from deduper.table.receipt import LoadReceipt
-from deduper.table.upkeep.rebuild import RebuildReceipt
-from deduper.table.upkeep.status import PendingLoad, TableStatus
-from deduper.table.upkeep.verify import TableVerification
+from deduper.table.operations.receipts import ChangeReceipt, LoadReceipt
+from deduper.table.operations.rollback import RollbackReceipt
+from deduper.table.operations.upkeep import PendingLoad, RebuildReceipt, TableStatus
+from deduper.table.operations.verify import TableVerification
 from deduper.units import approximate_size
 
 
