@@ -1,10 +1,8 @@
-"""The rows of a load: Arrow data in memory, or Parquet files; `text_batch` has files of text.
+"""The rows of a write: Arrow data in memory, Parquet files, or files of text (CSV, JSON lines).
 
 Rows are passed twice, in the same order each time. The first pass takes the columns of the key, the second all of
-them. So a batch of files is never in memory as a whole.
-
-
-Files of lines as the rows of a load: CSV, or JSON lines. `deduper.text` says what a line means, as for a job."""
+them. So a batch of files is never in memory as a whole. `deduper.text` says what a line means, as for a job.
+"""
 
 from __future__ import annotations
 
@@ -65,18 +63,20 @@ BAD_LINE = "_load"
 
 
 class Batch(Protocol):
-    """The rows of a load."""
+    """The rows of a write."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns, in the one form."""
+        """Its columns, in the one form; the same for the life of the batch."""
 
     @property
     def is_lines(self) -> bool:
         """Whether its rows are lines of text, of which some may be no record: `batches` gives BAD_LINE, too."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows with these columns of `schema`, or BAD_LINE, the same rows in the same order each time.
+        """Called for each pass over the rows, first for the columns of the key, with columns of `schema` or BAD_LINE.
+
+        Gives all rows, the same in the same order each time.
 
         Raises:
             TableUsageError: a value does not fit the one form of its type.
@@ -224,7 +224,7 @@ class TextBatch:
         self._header = is_csv and header
         self._files = [(file, identity_of(file)) for file in files]
         for file in files:
-            with _telling(file):
+            with _as_table_errors(file):
                 require_lines(str(file), file.stat().st_size)
         self.schema = one_form(pa.schema([(column.name, column.arrow) for column in self._text.columns]))
 
@@ -233,7 +233,7 @@ class TextBatch:
         with_line = self.schema.append(pa.field(BAD_LINE, pa.binary()))
         wanted = pa.schema([with_line.field(name) for name in columns])
         for file, identity in self._files:
-            with _telling(file):
+            with _as_table_errors(file):
                 _require_same(file, identity)
                 is_header = self._header
                 for some in Lines(str(file)):
@@ -271,7 +271,7 @@ def _require_same(file: Path, identity: tuple[int, ...]) -> None:
 
 
 @contextmanager
-def _telling(file: Path) -> Iterator[None]:
+def _as_table_errors(file: Path) -> Iterator[None]:
     """Errors of reading a file of the batch, as ours."""
     try:
         yield

@@ -1,10 +1,9 @@
-"""Schemas of batches and tables in one form, by which they are compared. PURE.
+"""Schemas of batches and tables in one form, by which they are compared; texts that are UTF-8. PURE.
 
 Engines spell one type in several ways: a text is `string`, `large_string`, `string_view` or a dictionary of any of
 them. The one form has `string`, `binary`, µs, days, `decimal128` and plain lists; no metadata; every column nullable.
-
-
-PURE. Texts are UTF-8: of a file in which one is not, strict readers read no row, and no folder has such a name."""
+Of a file with a text that is not UTF-8, strict readers read no row, and no folder has such a name.
+"""
 
 from __future__ import annotations
 

@@ -62,15 +62,15 @@ class Ours:
 
     def upsert(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table upsert --execute`."""
-        from deduper.table.operations.changes import run_upsert
+        from deduper.table.operations.changes import run_change
 
-        return run_upsert(self._loaded(table, batch, by), execute=True).to_json()
+        return run_change("upsert", self._loaded(table, batch, by), execute=True).to_json()
 
     def delete(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table delete --execute`."""
-        from deduper.table.operations.changes import run_delete
+        from deduper.table.operations.changes import run_change
 
-        return run_delete(self._loaded(table, batch, by), execute=True).to_json()
+        return run_change("delete", self._loaded(table, batch, by), execute=True).to_json()
 
     def build(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table rebuild`."""

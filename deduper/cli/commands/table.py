@@ -52,14 +52,14 @@ def table_upsert(
     """Add the records of a batch, and replace those whose keys the table has; without --execute, show the plan."""
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
-    from deduper.table.operations.changes import run_upsert
+    from deduper.table.operations.changes import run_change
     from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
     with saying_when_stopped():
-        report = run_upsert(checked, execute=execute)
+        report = run_change("upsert", checked, execute=execute)
     answer(report, render_change, as_json=as_json)
 
 
@@ -70,14 +70,14 @@ def table_delete(
     """Remove the records that have the keys of a batch; without --execute, show the plan and write nothing."""
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
-    from deduper.table.operations.changes import run_delete
+    from deduper.table.operations.changes import run_change
     from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
     with saying_when_stopped():
-        report = run_delete(checked, execute=execute)
+        report = run_change("delete", checked, execute=execute)
     answer(report, render_change, as_json=as_json)
 
 

@@ -15,8 +15,8 @@ from deduper.cli.terminal import answer_console, print_parts
 from deduper.cli.views.table.change import render_change
 from deduper.errors import CheckFailedError, UsageError
 from deduper.service.logs import configure_logging
-from deduper.table.operations.changes import run_load, run_upsert
-from deduper.table.operations.receipts import LoadReceipt
+from deduper.table.operations.changes import run_change, run_load
+from deduper.table.operations.receipts import WriteReceipt
 from deduper.table.settings import load_config
 
 _FIRST_DAY = date(2025, 3, 1)
@@ -54,7 +54,7 @@ def run_quickstart(directory: Path, records: int) -> None:
     for name, receipt in receipts.items():
         typer.echo(f"{name:<12} {_line(receipt)}")
     expected = [(made, distinct, made - distinct, 0), (made, 0, 0, made)]
-    found = [(one.rows, one.new, one.repeats, one.found) for one in receipts.values()]
+    found = [(one.rows, one.inserted, one.repeats, one.found) for one in receipts.values()]
     if found != expected:
         raise CheckFailedError(f"rows, new, repeats, in the table are {found}, and should be {expected}")
     typer.echo(f"as expected. Load again: deduper table load {file}")
@@ -62,16 +62,16 @@ def run_quickstart(directory: Path, records: int) -> None:
     change = directory / "upsert.yaml"
     change.write_text(_CONFIG.replace("in/*", "changed/*"), encoding="utf-8")
     typer.echo(f"\n{directory}/changed: {_CHANGED} payments of the first day with other amounts, and a new one")
-    plan = run_upsert(load_config(change), execute=False)
+    plan = run_change("upsert", load_config(change), execute=False)
     print_parts(answer_console(), render_change(plan))
     if (plan.updated, plan.inserted) != (_CHANGED, 1):
         raise CheckFailedError(f"{plan.updated} updates and {plan.inserted} inserts, and should be {_CHANGED} and 1")
     typer.echo(f"as expected. Do it: deduper table upsert {change} --execute")
 
 
-def _line(receipt: LoadReceipt) -> str:
+def _line(receipt: WriteReceipt) -> str:
     return (
-        f"{receipt.rows:>9,} rows  new {receipt.new:>9,}  repeats in the batch {receipt.repeats:>7,}  "
+        f"{receipt.rows:>9,} rows  new {receipt.inserted:>9,}  repeats in the batch {receipt.repeats:>7,}  "
         f"in the table {receipt.found:>9,}  {receipt.seconds:5.1f} s"
     )
 

@@ -216,19 +216,19 @@ class DeltaFiles:
         self._read, self._has_committed = None, False
         if table is None or not has_committed:
             return self._open()
-        with self._telling():
+        with self._as_table_errors():
             table.update_incremental()
         return table
 
     def _open(self) -> DeltaTable | None:
         if not (self._root / _LOG).is_dir():
             return None
-        with self._telling(), suppress(TableNotFoundError):
+        with self._as_table_errors(), suppress(TableNotFoundError):
             return DeltaTable(str(self._root))
         return None
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _as_table_errors(self) -> Iterator[None]:
         """Errors of reading the log, as ours."""
         try:
             yield

@@ -142,7 +142,7 @@ class Table(Protocol):
         """The name of its format."""
 
     def snapshot(self) -> Snapshot:
-        """The newest version.
+        """Called with or without the table's lock, beside writes. Gives the newest version, whole.
 
         Raises:
             UnsupportedTableError: it has a feature that writes do not honour.
@@ -151,9 +151,10 @@ class Table(Protocol):
         """
 
     def commit(self, commit: Commit) -> None:
-        """Adds and removes files, on top of exactly the version `commit.after`; visible and durable on return.
+        """Called under the lock, once, when the staged files and the plan are durable.
 
-        Called with staged files that are durable, after the plan is. Not safe to repeat: `finish` is.
+        Adds and removes files on top of exactly the version `commit.after`; visible and durable on return. Not safe to
+        repeat: `finish` is.
 
         Raises:
             ConflictError: the table is beyond that version, and nothing of this commit is visible.
@@ -161,16 +162,16 @@ class Table(Protocol):
         """
 
     def finish(self, commit: Commit) -> bool:
-        """Completes a commit of a write that has died, if it was taken; else removes its files, and gives False.
+        """Called under the lock for a write that has died after its plan.
 
-        Safe to repeat.
+        Completes its commit if it was taken; else removes its files, and gives False. Safe to repeat.
 
         Raises:
             StagedFileGoneError: a file is neither staged nor at its path; nothing was written.
         """
 
     def is_taken(self, commit: Commit) -> bool:
-        """Whether a write that has died is committed; nothing is written."""
+        """Called under the lock for a write that has died after its plan. Whether it is committed; writes nothing."""
 
 
 _FORMATS = {

@@ -7,8 +7,8 @@ Doors: `protocol`, the interface and `index_of`, the index of a setting; `keys`,
 `reading`, keys and rows of files; `matching`, the rows with some keys.
     exact     every key with its file, in pieces of the bucket store (`pieces`)
     bloom     a filter (`bloom_filter`) and a range of each file; files that may have a key are read
-    external  every key with its file, on a Redis server (`redis_server`)
-    simple    nothing is kept; files whose partitions and statistics may have a key are read
-`kept` is what all kinds but `simple` share. Touches the folder of the index, or its server, and reads the files of the
-table. The caller holds the table's lock.
+    external  every key with its file, on a Redis server (`redis_server`, `external_state`)
+    simple    nothing is stored; files whose partitions and statistics may have a key are read
+`persistent` is what all kinds but `simple` share. Touches the folder of the index, or its server, and reads the files
+of the table. The caller holds the table's lock.
 """

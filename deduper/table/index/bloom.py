@@ -1,16 +1,10 @@
-"""The state of a bloom index: which files it has a filter of, under which numbers, and their ranges; see `kept`.
+"""The bloom index: of each file a filter of its keys, and the range of one key column; other files are not read.
 
-Magic "BSTABBLM", version 1, and `BloomState` as the body.
+    <folder>/state                    a framed file: magic "BSTABBLM", version 1, `BloomState` as the body
+    <folder>/filters/<id>-<n>.filter  see `bloom_filter`; id of the index, number of the data file
 
-
-A bloom index in its folder: brought up to the files of a version, and asked for keys.
-
-    <folder>/filters/<id>-<n>.filter see `filter`; id of the index, number of the data file
-
-Order of a step: the new filters are durable, then the state that names them (`kept`).
-
-
-The bloom index as a kind; see `TableIndex`."""
+Order of a step: the new filters are durable, then the state that names them; see `persistent`.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +37,21 @@ from deduper.table.index.bloom_filter import (
     may_have,
     read_filter,
 )
-from deduper.table.index.kept import REBUILDING, STATE, KeptIndex, KeptKind, NumberedFile, Part, serving
 from deduper.table.index.keys import FileKeys, Int64s
 from deduper.table.index.matching import bounded_column, bounds_of, value_of
+from deduper.table.index.persistent import (
+    REBUILDING,
+    STATE,
+    NumberedFile,
+    Part,
+    PersistentIndex,
+    PersistentKind,
+    numbered,
+    serving,
+)
 from deduper.table.index.protocol import AddedKeys, Differences, WrittenFile
 from deduper.table.index.reading import grouped, key_parts, opened, rows_of
-from deduper.table.index.simple import Asked, ReadKeys
+from deduper.table.index.simple import Lookup, ReadKeys
 
 FILTERS = "filters"
 _LONGEST = 64
@@ -110,7 +113,7 @@ _STEP_ROWS = 4 << 20
 _THREADS = 4
 
 
-class FilterIndex(KeptIndex[BloomState]):
+class FilterIndex(PersistentIndex[BloomState]):
     """See `KeyIndex`."""
 
     form = FORM
@@ -140,7 +143,9 @@ class FilterIndex(KeptIndex[BloomState]):
 
     def version(self, root: Path, files: Iterable[DataFile]) -> FilteredKeys:
         """See `KeyIndex`."""
-        return FilteredKeys(root, self._columns, _numbered(self._state, files), self._folder, self._state)
+        return FilteredKeys(
+            root, self._columns, numbered(self._state.files, self._state.next_number, files), self._folder, self._state
+        )
 
     def _begun(self, index_id: str, salt: bytes) -> BloomState:
         return BloomState(index_id, salt, self._columns, 0, ())
@@ -150,9 +155,9 @@ class FilterIndex(KeptIndex[BloomState]):
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
         """Makes the filters of files; the state names them all at once."""
-        numbered = list(enumerate(files, self._state.next_number))
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
-            added = tuple(pool.map(lambda one: self._filtered(root, *one), numbered))
+            new = enumerate(files, self._state.next_number)
+            added = tuple(pool.map(lambda one: self._filtered(root, *one), new))
         failpoints.hit("index.piece")
         number = self._state.next_number + len(files)
         self._write(replace(self._state, next_number=number, files=self._state.files + added))
@@ -160,8 +165,8 @@ class FilterIndex(KeptIndex[BloomState]):
 
     def _filtered(self, root: Path, number: int, file: DataFile) -> FilteredFile:
         """A file with its filter, which is placed. Thread-safe."""
-        with opened(root, file) as parquet:
-            footer = parquet.metadata
+        with opened(root, file) as opened_file:
+            footer = opened_file.footer
         words = empty_words(footer.num_rows, self._key_bits)
         keys = 0
         for part in key_parts(root, number, file, self._columns, self._state.salt):
@@ -191,14 +196,13 @@ class FilterView:
         self.salt = state.salt
         self.next_number = state.next_number
 
-    def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
+    def numbered(self, files: Iterable[DataFile]) -> dict[int, DataFile]:
         """See `IndexView`."""
-        return list(_numbered(self._state, files).items())
+        return numbered(self._state.files, self.next_number, files)
 
     def version(self, root: Path, files: Sequence[DataFile]) -> FilteredKeys:
         """See `IndexView`. Files that the index lacks may have any key."""
-        files_of = _numbered(self._state, files)
-        return FilteredKeys(root, self._columns, files_of, self._folder, self._state, is_view=True)
+        return FilteredKeys(root, self._columns, self.numbered(files), self._folder, self._state, is_view=True)
 
     def buckets(self) -> Iterable[int]:
         """See `IndexView`. A filter lists none."""
@@ -243,12 +247,12 @@ class FilteredKeys(ReadKeys):
         self._filtered = {file.number: file for file in state.files}
         self._is_view = is_view
 
-    def narrowed(self, number: int, places: tuple[int, int], asked: Asked) -> Int64s:
+    def narrowed(self, number: int, places: tuple[int, int], lookup: Lookup) -> Int64s:
         """See `ReadKeys`."""
         file = self._filtered.get(number)
         if file is None:
-            return super().narrowed(number, places, asked)
-        in_range = self._in_range(file, places, asked)
+            return super().narrowed(number, places, lookup)
+        in_range = self._in_range(file, places, lookup)
         if not len(in_range):
             return in_range
         words = _words(self._folder, self._state, file)
@@ -256,14 +260,14 @@ class FilteredKeys(ReadKeys):
             if self._is_view:
                 return in_range  # a write has dropped the file since the view was taken
             raise _gone(self._folder, self._state, file)
-        return in_range[may_have(words, asked.keys.digests[in_range, 0])]
+        return in_range[may_have(words, lookup.keys.digests[in_range, 0])]
 
-    def _in_range(self, file: FilteredFile, places: tuple[int, int], asked: Asked) -> Int64s:
+    def _in_range(self, file: FilteredFile, places: tuple[int, int], lookup: Lookup) -> Int64s:
         """The places of values within the file's range, which is a slice of the sorted values: no tree is needed."""
         if self.bounded is None:
             return np.arange(*places)
         least, greatest = (bound_value(text, self.bounded) for text in (file.least, file.greatest))
-        by_value, values = asked.ordered(places, self.bounded)
+        by_value, values = lookup.ordered(places, self.bounded)
         begin = 0 if least is None else bisect_left(values, least, key=value_of)
         end = len(values) if greatest is None else bisect_right(values, greatest, key=value_of)
         return np.arange(*places) if end - begin == len(values) else np.sort(by_value[begin:end])
@@ -288,19 +292,13 @@ def _gone(folder: Path, state: BloomState, file: FilteredFile) -> IndexDamagedEr
     return IndexDamagedError(f"{path}: is gone; delete {folder}: the next load builds the index anew")
 
 
-def _numbered(state: BloomState, files: Iterable[DataFile]) -> dict[int, DataFile]:
-    """The files by their numbers; those that the index lacks have free ones."""
-    known = {file.identity: file.number for file in state.files}
-    return {known.get(file.identity, state.next_number + place): file for place, file in enumerate(files)}
-
-
 _FPP = 0.006
 """12 bits a key."""
 _LEAST, _MOST = 0.00001, 0.5
 """41 bits a key, and 4."""
 
 
-class BloomIndex(KeptKind[BloomState]):
+class BloomIndex(PersistentKind[BloomState]):
     """A filter and a range of each file, in `_deduper/bloom` of the table's folder.
 
     `fpp`: of a filter that is made, the share of the keys that pass without being the file's (false positives).
@@ -309,7 +307,6 @@ class BloomIndex(KeptKind[BloomState]):
         SettingError: of `index.options`.
     """
 
-    kind = "bloom"
     form = FORM
     folder_name = "bloom"
 

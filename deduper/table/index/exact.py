@@ -1,26 +1,17 @@
-"""The state of an exact index: which files it has read, under which numbers, and its pieces; see `kept`.
+"""The exact index: each key with its file, in pieces of the bucket store.
 
-Magic "BSTABKEY", version 1, and `IndexState` as the body.
-
-
-The keys of one version of a table. An entry counts only if the version has its file; it is decided here alone.
-
-An index for reading alone: without the table's lock, and unchanged by what loads do meanwhile.
-
-An index in its folder: brought up to the files of a version, merged, and asked for keys.
-
+    <folder>/state                 a framed file: magic "BSTABKEY", version 1, `IndexState` as the body (`persistent`)
     <folder>/pieces/<name>.piece   pieces of the bucket store: a bucket for each partition value, the file number in
                                    the column `window`
 
-Order of a step: the new piece is durable, then the state that names it (`kept`), then what it replaced is deleted.
+Order of a step: the new piece is durable, then the state that names it, then what it replaced is deleted. An entry
+counts only if the version at hand has its file; `EntryKeys` alone decides it.
 
 Young pieces are merged as they grow. Where all keys are in one bucket, each key would be looked up in each piece; so
-when young pieces have grown large, they are spread over slices of the digests (`slices`), and what comes into a slice
+when young pieces have grown large, they are spread over slices of the digests (`pieces`), and what comes into a slice
 is merged there. A merge is of one slice, in memory; a call of `catch_up` does few, so no load waits for a rewriting of
 the whole index. In the state the pieces of slices stand before the young ones.
-
-
-The exact index as a kind; see `TableIndex`."""
+"""
 
 from __future__ import annotations
 
@@ -42,7 +33,6 @@ from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexDamagedError
 from deduper.table.formats.files import FramedFile
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.kept import REBUILDING, STATE, KeptIndex, KeptKind, NumberedFile, Part, serving
 from deduper.table.index.keys import (
     NO_KEYS,
     FileKeys,
@@ -55,16 +45,25 @@ from deduper.table.index.keys import (
     keys_of,
     layers,
 )
+from deduper.table.index.persistent import (
+    REBUILDING,
+    STATE,
+    NumberedFile,
+    Part,
+    PersistentIndex,
+    PersistentKind,
+    numbered,
+    serving,
+)
 from deduper.table.index.pieces import (
     YOUNG,
     Keys,
     KeysInMemory,
     MappedPiece,
-    all_files,
     bounds,
     by_digests,
     entries_between,
-    first_files,
+    find,
     mapped_pieces,
     rows_of_slice,
     slices_for,
@@ -108,26 +107,14 @@ class EntryKeys:
         self._live = np.zeros(numbers, np.bool_)
         self._live[list(files)] = True
 
-    def first_files(self, keys: SortedKeys, _: Values) -> NDArray[np.int32]:
-        """See `VersionKeys`.
-
-        Raises:
-            IndexDamagedError: a piece that was asked is damaged or gone.
-        """
-        with telling_damage(self._folder):
-            return first_files(self._keys, self._live, keys)
-
-    def all_files(self, keys: SortedKeys, _: Values) -> tuple[Int64s, Int64s]:
-        """See `VersionKeys`.
-
-        Raises: as `first_files`.
-        """
-        with telling_damage(self._folder):
-            return all_files(self._keys, self._live, keys)
+    def find(self, keys: SortedKeys, _: Values) -> tuple[Int64s, Int64s]:
+        """See `VersionKeys`."""
+        with naming_damage(self._folder):
+            return find(self._keys, self._live, keys)
 
 
 @contextmanager
-def telling_damage(folder: Path) -> Iterator[None]:
+def naming_damage(folder: Path) -> Iterator[None]:
     """Errors of reading pieces of the index in a folder, as ours."""
     try:
         yield
@@ -153,7 +140,7 @@ class PieceView:
         self.state = self._state_of(folder, columns)
         self.pieces: list[MappedPiece] = []
         mapped = mapped_pieces(columns)
-        with telling_damage(folder):
+        with naming_damage(folder):
             while self.state is not None:
                 try:
                     self.pieces = [mapped.piece(folder, ref) for ref in self.state.pieces]
@@ -168,19 +155,17 @@ class PieceView:
         """Files that the index lacks have numbers from here on."""
         self.salt = bytes(SALT_BYTES) if self.state is None else self.state.salt
 
-    def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
+    def numbered(self, files: Iterable[DataFile]) -> dict[int, DataFile]:
         """See `IndexView`."""
-        indexed = () if self.state is None else self.state.files
-        known = {file.identity: file.number for file in indexed}
-        return [(known.get(file.identity, self.next_number + place), file) for place, file in enumerate(files)]
+        return numbered(() if self.state is None else self.state.files, self.next_number, files)
 
     def version(self, root: Path, files: Sequence[DataFile]) -> EntryKeys:
         """See `IndexView`. The keys of files that the index lacks are in memory."""
-        numbered = self.numbered(files)
-        lacking = [(number, file) for number, file in numbered if number >= self.next_number]
+        of_version = self.numbered(files)
+        lacking = [(number, file) for number, file in of_version.items() if number >= self.next_number]
         read = joined([*read_keys(root, lacking, self._columns, self.salt)])
         keys: list[Keys] = [*self.pieces, *map(KeysInMemory, layers(read))]
-        return EntryKeys(self._folder, self.salt, keys, dict(numbered), self.next_number + len(files))
+        return EntryKeys(self._folder, self.salt, keys, of_version, self.next_number + len(files))
 
     def buckets(self) -> Iterable[int]:
         """See `IndexView`."""
@@ -190,7 +175,7 @@ class PieceView:
         self, bucket: int, among: tuple[int, int], read: FileKeys, indexed: NDArray[np.bool_]
     ) -> Differences:
         """See `IndexView`."""
-        with telling_damage(self._folder):
+        with naming_damage(self._folder):
             stored = joined([_stored(piece, bucket, *among) for piece in self.pieces])
         both = joined([read, stored.chosen(indexed[stored.file])])
         if not both.count:
@@ -227,7 +212,7 @@ _YOUNG_SHARE = 64
 """So in a large index the pieces that come into slices are not tiny."""
 
 
-class PieceIndex(KeptIndex[IndexState]):
+class PieceIndex(PersistentIndex[IndexState]):
     """See `KeyIndex`. The index of a table's keys; the one process that holds the table's lock has it open."""
 
     form = FORM
@@ -236,11 +221,6 @@ class PieceIndex(KeptIndex[IndexState]):
     def __init__(self, folder: Path, columns: KeyColumns, state_file: str = STATE) -> None:
         self._mapped = mapped_pieces(columns)
         super().__init__(folder, columns, state_file)
-
-    @property
-    def salt(self) -> bytes:
-        """The salt of its digests."""
-        return self._state.salt
 
     def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
         """See `KeyIndex`. Enters the keys that are new, without reading a file.
@@ -291,16 +271,11 @@ class PieceIndex(KeptIndex[IndexState]):
         return len(missing)
 
     def version(self, _root: Path, files: Iterable[DataFile]) -> EntryKeys:
-        """The keys of the version with these files; the index has been brought up to it.
-
-        Raises:
-            IndexDamagedError: a piece is damaged or gone.
-        """
-        present = {file.identity: file for file in files}
-        numbered = {one.number: present[one.identity] for one in self._state.files if one.identity in present}
-        with telling_damage(self._folder):
+        """See `KeyIndex`."""
+        of_version = numbered(self._state.files, self._state.next_number, files)
+        with naming_damage(self._folder):
             pieces = [self._piece(ref) for ref in self._state.pieces]
-        return EntryKeys(self._folder, self.salt, pieces, numbered, self._state.next_number)
+        return EntryKeys(self._folder, self._state.salt, pieces, of_version, self._state.next_number)
 
     def _begun(self, index_id: str, salt: bytes) -> IndexState:
         return IndexState(index_id, salt, self._columns, 0, (), ())
@@ -309,8 +284,9 @@ class PieceIndex(KeptIndex[IndexState]):
         return (Path(ref.file).name for ref in state.pieces)
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
-        numbered = list(enumerate(files, self._state.next_number))
-        steps = key_steps(root, numbered, self._columns, self.salt, _PIECE_ROWS)
+        steps = key_steps(
+            root, list(enumerate(files, self._state.next_number)), self._columns, self._state.salt, _PIECE_ROWS
+        )
         self._enter(files, chain.from_iterable(map(layers, steps)))
 
     def _enter(
@@ -323,9 +299,9 @@ class PieceIndex(KeptIndex[IndexState]):
         first = self._state.next_number
         pieces = tuple(map(self._place, entries))
         failpoints.hit("index.piece")
-        numbered = dict(enumerate(files, first)) | dict(heirs or {})
-        kept = tuple(file for file in self._state.files if file.number not in numbered)
-        added = tuple(NumberedFile(number, file.path, file.size, file.stamp) for number, file in numbered.items())
+        entered = dict(enumerate(files, first)) | dict(heirs or {})
+        kept = tuple(file for file in self._state.files if file.number not in entered)
+        added = tuple(NumberedFile(number, file.path, file.size, file.stamp) for number, file in entered.items())
         self._write(
             replace(
                 self._state,
@@ -410,7 +386,7 @@ class PieceIndex(KeptIndex[IndexState]):
         kept, live = self._present(files)
         pieces: list[PieceRef] = []
         for number in slices:
-            with telling_damage(self._folder):
+            with naming_damage(self._folder):
                 keys = joined([self._kept(ref, live, bounds(number)) for ref in refs])
             pieces += [self._place(entries, number) for entries in layers(keys)]
             failpoints.hit("index.slice")
@@ -430,10 +406,9 @@ class PieceIndex(KeptIndex[IndexState]):
         return self._mapped.piece(self._folder, ref)
 
 
-class ExactIndex(KeptKind[IndexState]):
+class ExactIndex(PersistentKind[IndexState]):
     """Every key with its file, in `_deduper/index` of the table's folder."""
 
-    kind = "exact"
     form = FORM
     folder_name = "index"
 

@@ -1,29 +1,17 @@
-"""The state of an external index: the files whose keys the server has, and the tokens of the server; see `kept`. PURE.
+"""The external index: each key with its files on a Redis server, the list of the files in the table's folder.
 
-Magic "BSTABEXT", version 1, and `ServedState` as the body.
-
-A token names a state of the entries on the server. The list accepts those that it has: each stands for the entries of
-all files up to a step, and perhaps more. It has the next step's token before the server does, so a server that is a
-step ahead of the list is accepted. Before numbers of files are dropped from entries, the list is without these files,
-and the server has a token that no earlier list has: so readers of an earlier list find that it is out of date.
-
-
-An external index that is open for writing: brought up to the files of a version, and asked for keys.
-
-Order of a step: file numbers · entries · the server's token · the state in the table's folder (`kept`).
-Order when files have gone: the state, then the server's token; see `state`.
-
-
-The external index as a kind; see `TableIndex`."""
+Order of a step: file numbers · entries · the server's token · the state in the table's folder (`external_state`).
+Order when files have gone: the state, then the server's token.
+docs/tables.md has the layout on the server.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +21,8 @@ from bucket_store import failpoints
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexServerError, ServerRefusedError
-from deduper.table.formats.files import FramedFile
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.kept import REBUILDING, STATE, KeptIndex, KeptKind, NumberedFile, Part, serving
+from deduper.table.index.external_state import FORM, ServedFile, ServedState, new_token
 from deduper.table.index.keys import (
     FileKeys,
     Int64s,
@@ -48,123 +35,39 @@ from deduper.table.index.keys import (
     joined,
     layers,
 )
-from deduper.table.index.pieces import KeysInMemory, all_files
+from deduper.table.index.persistent import (
+    REBUILDING,
+    STATE,
+    NumberedFile,
+    Part,
+    PersistentIndex,
+    PersistentKind,
+    numbered,
+    serving,
+)
+from deduper.table.index.pieces import KeysInMemory, find
 from deduper.table.index.protocol import ABSENT, AddedKeys, Condition, Differences, Values, WrittenFile
 from deduper.table.index.reading import grouped, key_steps, read_keys, rows_of
 from deduper.table.index.redis_server import EvictingError, ServedEntries, ServerAddress, server_address
 
-_MOST_TOKENS = 1000
+logger = logging.getLogger(__name__)
+
+_STEP_ROWS = 4 << 20
+"""About so many keys are read for a step: an interrupted building continues after the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedFile(NumberedFile):
-    """A file whose keys the server has: their number, the bucket they are in, and the step that brought them."""
-
-    keys: int
-    bucket: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierToken:
-    """A token that the server may have come back to: it has the entries of all files up to a step."""
-
-    token: str
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServedState:
-    """An index; `columns` and `salt` are fixed for its life.
-
-    The server has `token` after this state's step, and `announced` after the next. The entries of the `discarded`
-    indexes are to be deleted.
-    """
-
-    index_id: str
-    salt: bytes
-    columns: KeyColumns
-    step: int
-    token: str
-    announced: str
-    earlier: tuple[EarlierToken, ...]
-    files: tuple[ServedFile, ...]
-    discarded: tuple[str, ...]
-
-    def step_of(self, token: str) -> int | None:
-        """The step up to which a server with a token has the files' entries; None: it is not one of this state's."""
-        if token in (self.token, self.announced):
-            return self.step
-        return next((one.step for one in self.earlier if one.token == token), None)
-
-    def files_up_to(self, step: int) -> tuple[ServedFile, ...]:
-        """The files of the steps up to one."""
-        return tuple(file for file in self.files if file.step <= step)
-
-    def with_files(self, files: Iterable[ServedFile]) -> ServedState:
-        """After the next step, with more files; the server has the announced token."""
-        return replace(
-            self,
-            step=self.step + 1,
-            token=self.announced,
-            announced=new_token(),
-            earlier=self._past(),
-            files=(*self.files, *files),
-        )
-
-    def without(self, gone: Set[int]) -> ServedState:
-        """Without the files of some numbers; the server does not have the token yet."""
-        return replace(
-            self,
-            token=new_token(),
-            announced=new_token(),
-            earlier=(*self._past(), EarlierToken(self.announced, self.step)),
-            files=tuple(file for file in self.files if file.number not in gone),
-        )
-
-    def _past(self) -> tuple[EarlierToken, ...]:
-        return (*self.earlier, EarlierToken(self.token, self.step))[-_MOST_TOKENS:]
-
-
-def new_token() -> str:
-    """A token that no state has had."""
-    return secrets.token_hex(8)
-
-
-FORM = FramedFile(ServedState, b"BSTABEXT", 1, "state of an external index")
-
-
-class AskedKeys(ABC):
-    """See `VersionKeys`."""
+class WrittenKeys:
+    """See `VersionKeys`. For a write, whose claim on the index is looked at after each block."""
 
     wanted: tuple[KeyColumn, ...] = ()
 
-    def __init__(self, salt: bytes, files: Mapping[int, DataFile]) -> None:
+    def __init__(self, entries: ServedEntries, writer: str, salt: bytes, files: Mapping[int, DataFile]) -> None:
         self.salt = salt
         self.files = files
-
-    def first_files(self, keys: SortedKeys, values: Values) -> NDArray[np.int32]:
-        """See `VersionKeys`."""
-        found = np.full(keys.count, ABSENT, np.int32)
-        place, file = self.all_files(keys, values)
-        found[place[::-1]] = file[::-1]
-        return found
-
-    @abstractmethod
-    def all_files(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
-        """See `VersionKeys`."""
-
-
-class WrittenKeys(AskedKeys):
-    """The keys of a version for a write, whose claim on the index is looked at after each block."""
-
-    def __init__(self, entries: ServedEntries, writer: str, salt: bytes, files: Mapping[int, DataFile]) -> None:
-        super().__init__(salt, files)
         self._entries = entries
         self._writer = writer
-        self._number_of = {number: number for number in files}
 
-    def all_files(self, keys: SortedKeys, _: Values) -> tuple[Int64s, Int64s]:
+    def find(self, keys: SortedKeys, _: Values) -> tuple[Int64s, Int64s]:
         """See `VersionKeys`.
 
         Raises:
@@ -174,7 +77,7 @@ class WrittenKeys(AskedKeys):
         if any(head is None or head.writer != self._writer for head in heads):
             what = "the server lost the index, or another process took it; nothing was committed, repeat the command"
             raise IndexServerError(f"{self._entries.name}: {what}")
-        return renumbered(place, number, self._number_of)
+        return renumbered(place, number, {number: number for number in self.files})
 
 
 def renumbered(place: Int64s, number: Int64s, number_of: Mapping[int, int]) -> tuple[Int64s, Int64s]:
@@ -208,14 +111,13 @@ class ServedView:
         self.next_number = max((file.number for file in self._files), default=-1) + 1
         self.salt = bytes(SALT_BYTES) if self._state is None else self._state.salt
 
-    def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
+    def numbered(self, files: Iterable[DataFile]) -> dict[int, DataFile]:
         """See `IndexView`."""
-        known = {file.identity: file.number for file in self._files}
-        return [(known.get(file.identity, self.next_number + place), file) for place, file in enumerate(files)]
+        return numbered(self._files, self.next_number, files)
 
     def version(self, root: Path, files: Sequence[DataFile]) -> ViewedKeys:
         """See `IndexView`. The keys of files that the index lacks are in memory."""
-        return ViewedKeys(self, root, dict(self.numbered(files)))
+        return ViewedKeys(self, root, self.numbered(files))
 
     def buckets(self) -> Iterable[int]:
         """See `IndexView`."""
@@ -227,7 +129,7 @@ class ServedView:
         """See `IndexView`. Files that a write has dropped meanwhile are left out."""
         _, found = in_order(read.file.astype(np.int64), read.hi, read.lo)
         once = found.chosen(~found.again())
-        place, number, files = self.asked(once.digests)
+        place, number, files = self.believed(once.digests)
         held = np.zeros(once.count, np.bool_)
         held[place[number == once.bucket[place]]] = True
         compared = {file.number for file in files if file.number < len(indexed) and indexed[file.number]}
@@ -241,7 +143,7 @@ class ServedView:
             Counter({number: more for number in here if (more := listed[number] - present[number]) > 0}),
         )
 
-    def asked(self, digests: UInt64s) -> tuple[Int64s, Int64s, Sequence[ServedFile]]:
+    def believed(self, digests: UInt64s) -> tuple[Int64s, Int64s, Sequence[ServedFile]]:
         """(places among the digests, file numbers, the files whose entries count)."""
         if self._state is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), ()
@@ -283,28 +185,30 @@ class ServedView:
         return counted_files(found.bucket[~found.again()])
 
 
-class ViewedKeys(AskedKeys):
-    """The keys of a version; those of files whose entries do not count, or do not any more, are in memory."""
+class ViewedKeys:
+    """See `VersionKeys`. Keys of files that the server lacks, or whose entries do not count any more, are read."""
+
+    wanted: tuple[KeyColumn, ...] = ()
 
     def __init__(self, view: ServedView, root: Path, files: Mapping[int, DataFile]) -> None:
-        super().__init__(view.salt, files)
+        self.salt = view.salt
+        self.files = files
         self._view = view
         self._root = root
         self._number_of = {file.identity: number for number, file in files.items()}
         self._read: dict[int, FileKeys] = {}
 
-    def all_files(self, keys: SortedKeys, _: Values) -> tuple[Int64s, Int64s]:
+    def find(self, keys: SortedKeys, _: Values) -> tuple[Int64s, Int64s]:
         """See `VersionKeys`."""
-        place, number, served = self._view.asked(keys.digests)
+        place, number, served = self._view.believed(keys.digests)
         ours = {file.number: self._number_of[file.identity] for file in served if file.identity in self._number_of}
         place, number = renumbered(place, number, ours)
         lacking = sorted(self.files.keys() - ours.values())
         if not lacking:
             return place, number
-        of_files = all_files(
-            [*map(KeysInMemory, layers(self._keys_of(lacking)))], np.ones(max(self.files) + 1, np.bool_), keys
-        )
-        place, number = np.append(place, of_files[0]), np.append(number, of_files[1])
+        in_memory = [*map(KeysInMemory, layers(self._keys_of(lacking)))]
+        more_places, more_numbers = find(in_memory, np.ones(max(self.files) + 1, np.bool_), keys)
+        place, number = np.append(place, more_places), np.append(number, more_numbers)
         order = np.lexsort((number, place))
         return place[order], number[order]
 
@@ -319,13 +223,7 @@ def _within(hi: UInt64s, among: tuple[int, int]) -> NDArray[np.bool_]:
     return (hi >= np.uint64(among[0])) & (hi <= np.uint64(among[1]))
 
 
-logger = logging.getLogger(__name__)
-
-_STEP_ROWS = 4 << 20
-"""About so many keys are read for a step: an interrupted building continues after the last one."""
-
-
-class ServedIndex(KeptIndex[ServedState]):
+class ServedIndex(PersistentIndex[ServedState]):
     """See `KeyIndex`."""
 
     form = FORM
@@ -369,11 +267,11 @@ class ServedIndex(KeptIndex[ServedState]):
     def version(self, _root: Path, files: Iterable[DataFile]) -> WrittenKeys:
         """See `KeyIndex`."""
         present = {file.identity: file for file in files}
-        numbered = {one.number: present[one.identity] for one in self._state.files if one.identity in present}
-        return WrittenKeys(self._served, self._writer, self._state.salt, numbered)
+        of_version = {one.number: present[one.identity] for one in self._state.files if one.identity in present}
+        return WrittenKeys(self._served, self._writer, self._state.salt, of_version)
 
     def replace_old(self) -> None:
-        """As `KeptIndex`; the entries of the old one are deleted."""
+        """As `PersistentIndex`; the entries of the old one are deleted."""
         old = self.form.sound(self._folder / STATE)
         if old is not None and self._is_ours(old):
             self._write(replace(self._state, discarded=(*self._state.discarded, *old.discarded, old.index_id)))
@@ -442,18 +340,18 @@ class ServedIndex(KeptIndex[ServedState]):
         self._served.advance(self._writer, self._state.token)
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
-        numbered = list(enumerate(files, self._served.take_numbers(len(files))))
+        new = list(enumerate(files, self._served.take_numbers(len(files))))
         live = self._live(())
         counts: Counter[int] = Counter()
-        for keys in key_steps(root, numbered, self._columns, self._state.salt, _STEP_ROWS):
+        for keys in key_steps(root, new, self._columns, self._state.salt, _STEP_ROWS):
             _, found = in_order(keys.file.astype(np.int64), keys.hi, keys.lo)
             once = found.chosen(~found.again())
             self._served.add(self._writer, once.digests, once.bucket.astype(np.uint32), live)
             counts += counted_files(once.bucket)
-            live = self._live(number for number, _ in numbered)
-        self._step(numbered, [counts[number] for number, _ in numbered])
+            live = self._live(number for number, _ in new)
+        self._step(new, [counts[number] for number, _ in new])
 
-    def _step(self, numbered: Iterable[tuple[int, DataFile]], keys: Iterable[int]) -> None:
+    def _step(self, new: Iterable[tuple[int, DataFile]], keys: Iterable[int]) -> None:
         """The server has the entries of files: its token, then the state."""
         failpoints.hit("index.piece")
         self._served.advance(self._writer, self._state.announced)
@@ -461,7 +359,7 @@ class ServedIndex(KeptIndex[ServedState]):
         step = self._state.step + 1
         added = [
             ServedFile(number, file.path, file.size, file.stamp, count, bucket_of(file, self._columns), step)
-            for (number, file), count in zip(numbered, keys, strict=True)
+            for (number, file), count in zip(new, keys, strict=True)
         ]
         self._write(self._state.with_files(added))
         failpoints.hit("index.state")
@@ -474,10 +372,9 @@ class ServedIndex(KeptIndex[ServedState]):
         return live
 
 
-class ExternalIndex(KeptKind[ServedState]):
+class ExternalIndex(PersistentKind[ServedState]):
     """Every key with its file on a Redis server, the list of files in `_deduper/external` of the table's folder."""
 
-    kind = "external"
     form = FORM
     folder_name = "external"
 

@@ -1,17 +1,8 @@
-"""PURE. Keys in order: digests spread evenly, so each has its place nearly by its value, and few moves remain.
+"""Keys of rows: their digests and buckets, in order, and with their files as the entries of pieces. PURE.
 
-Within a bucket a digest's place is nearly its share of the range of all `hi` times the bucket's count. Rows are counted
-by these places, dealt out to them, and then sorted by insertion within each place, which has a key or two on average.
-That takes a quarter of the time of sorting by comparisons. Keys that do not spread, or that repeat one another too
-often, are left to those.
-
-
-PURE. Keys of Arrow columns: their digests, and the buckets of partition values, exact and not by hash.
-
-PURE. Keys with their files, sorted and laid out as the entries of pieces.
-
-A piece of the bucket store has a digest once in a bucket. A table may have a key in several files all the same: after
-foreign commits. The first file's entry goes into one layer, the second one's into the next: each layer is a piece.
+The bucket of a key is the exact value of a partition column, and not a hash. A piece of the bucket store has a digest
+once in a bucket. A table may have a key in several files all the same: after foreign commits. The first file's entry
+goes into one layer, the second one's into the next: each layer is a piece.
 """
 
 from __future__ import annotations
@@ -101,7 +92,13 @@ def _sort(
 
 
 def sorted_rows(bucket: Int64s, hi: UInt64s, lo: UInt64s) -> tuple[Int64s, Int64s, UInt64s]:
-    """(rows by (bucket, hi, lo), their buckets, their digests as uint64[n, 2]); equal keys in the order of the rows."""
+    """(rows by (bucket, hi, lo), their buckets, their digests as uint64[n, 2]); equal keys in the order of the rows.
+
+    Digests spread evenly, so within a bucket each has its place nearly by its share of the range of all `hi`. Rows are
+    counted by these places, dealt out to them, and then sorted by insertion within each place, which has a key or two
+    on average. That takes a quarter of the time of sorting by comparisons. Keys that do not spread, or that repeat one
+    another too often, are left to those.
+    """
     bucket, hi, lo = np.ascontiguousarray(bucket), np.ascontiguousarray(hi), np.ascontiguousarray(lo)
     count = len(bucket)
     rows, digests = np.empty(count, np.int64), np.empty((count, 2), np.uint64)

@@ -1,4 +1,4 @@
-"""The rows of a table's files whose keys are among wanted ones."""
+"""Which rows have wanted keys: row groups by the bounds of a key column, rows by their digests."""
 
 from __future__ import annotations
 
@@ -74,9 +74,8 @@ class SortedValues:
         return place < len(self._values) and (greatest is None or bool(value_of(self._values[place]) <= greatest))
 
 
-def groups_with(parquet: pq.ParquetFile, column: KeyColumn, wanted: SortedValues) -> list[int]:
-    """The row groups of an opened file that may have one of the values in a column, by the bounds in the footer."""
-    footer = parquet.metadata
+def groups_with(footer: pq.FileMetaData, column: KeyColumn, wanted: SortedValues) -> list[int]:
+    """The row groups of a file that may have one of the values in a column, by the bounds in its footer."""
     at = _place_of(footer, column)
     if _has_no_bounds(footer, column):
         return list(range(footer.num_row_groups))

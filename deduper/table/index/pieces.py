@@ -1,13 +1,12 @@
-"""PURE. Slices of the keys of a bucket: large pieces have a range of digests each, so a key is asked of few of them.
+"""Pieces mapped into memory, the slices of digests that they have, and look-ups in them.
 
 A slice has the digests whose `hi` begins with some bits. It is numbered as the nodes of a binary tree: 1 has all, the
 halves of n are 2n and 2n + 1. Digests are salted hashes, so slices of one depth have about as many keys each. A piece
 has its slice in the field *shard*; 0 is a young piece, of all digests, and so is each piece of a partitioned index.
+A look-up goes part by part: the digests of a part are in the same slices, so in few pieces.
 
-
-Pieces mapped into memory. They never change, so a process may map each once and check each block once.
-
-Look-ups in sorted pieces, part by part: the digests of a part are in the same slices, so in few pieces."""
+Pieces never change, so a process may map each once and check each block once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +30,6 @@ from bucket_store.pieces.piece import BucketEntries, Entries, PieceHeader, Piece
 from bucket_store.tables.matching import match_sorted
 from deduper.table.columns import KeyColumns
 from deduper.table.index.keys import FileNumbers, Int64s, SortedKeys, UInt64s
-from deduper.table.index.protocol import ABSENT
 
 YOUNG = 0
 FEWEST_MERGED = 8
@@ -131,7 +129,7 @@ _MOST_KEPT = 512
 
 
 class MappedPiece:
-    """A piece in memory. Its blocks are checked when they are first asked for. Threads may share it.
+    """A piece in memory. A block is checked at its first use. Threads may share it.
 
     Raises: CorruptionError, UnknownFormatError, FileNotFoundError, at any call.
     """
@@ -258,7 +256,7 @@ class Keys(Protocol):
 
 
 class KeysInMemory:
-    """Keys that were read from files, to be asked as those of a piece."""
+    """Keys that were read from files, for look-ups as in a piece."""
 
     slice = YOUNG
 
@@ -274,35 +272,27 @@ class KeysInMemory:
         return entries.bucket(at)
 
 
-def first_files(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys) -> NDArray[np.int32]:
-    """The number of the first `live` file that has each key, ABSENT for none. `pieces` from old to young."""
-    found = np.full(keys.count, ABSENT, np.int32)
+def find(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys) -> tuple[Int64s, Int64s]:
+    """(places among the keys, numbers of `live` files) by place; of a key those of older pieces come first.
 
-    def look_up(part: _Part) -> None:
-        found[part.begin : part.end] = _in_bucket(part.pieces, live, part.bucket, keys.digests[part.begin : part.end])
+    `pieces` from old to young.
+    """
+    parts = [part for part in _parts(pieces, keys) if part.pieces]
 
-    parts = list(_parts(pieces, keys))
+    def found(part: _Part) -> tuple[Int64s, Int64s]:
+        digests = keys.digests[part.begin : part.end]
+        hits = [_hits(piece, live, part.bucket, digests) for piece in part.pieces]
+        place, number = (np.concatenate(column) for column in zip(*hits, strict=True))
+        order = np.argsort(place, kind="stable") if len(hits) > 1 else slice(None)
+        return part.begin + place[order], number[order].astype(np.int64)
+
     if keys.count < len(parts) * _LEAST_SHARED or len(parts) == 1:
-        for part in parts:
-            look_up(part)
+        of_parts = list(map(found, parts))
     else:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-index") as pool:
-            list(pool.map(look_up, parts))
-    return found
-
-
-def all_files(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys) -> tuple[Int64s, Int64s]:
-    """(places among the keys, numbers of `live` files) by place; of a key those of older pieces come first."""
-    places = [np.zeros(0, np.int64)]
-    files = [np.zeros(0, np.int64)]
-    for part in _parts(pieces, keys):
-        for piece in part.pieces:
-            hit, file = _hits(piece, live, part.bucket, keys.digests[part.begin : part.end])
-            places.append(part.begin + hit)
-            files.append(file.astype(np.int64))
-    place, number = np.concatenate(places), np.concatenate(files)
-    order = np.argsort(place, kind="stable")
-    place, number = place[order], number[order]
+            of_parts = list(pool.map(found, parts))
+    nothing = np.zeros(0, np.int64)
+    place, number = (np.concatenate(column) for column in zip((nothing, nothing), *of_parts, strict=True))
     # A large file may have a key twice, in two pieces: the second follows the first.
     is_next = np.ones(len(place), np.bool_)
     is_next[1:] = (place[1:] != place[:-1]) | (number[1:] != number[:-1])
@@ -311,7 +301,7 @@ def all_files(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A range of places among asked keys of one bucket, and the pieces that may have them, from old to young."""
+    """A range of places among the keys of one bucket, and the pieces that may have them, from old to young."""
 
     begin: int
     end: int
@@ -327,21 +317,6 @@ def _parts(pieces: Sequence[Keys], keys: SortedKeys) -> Iterator[_Part]:
         for low, high, among in zip(places, [*places[1:], end], of_edge, strict=True):
             if low < high:
                 yield _Part(low, high, int(keys.bucket[low]), among)
-
-
-def _in_bucket(pieces: Sequence[Keys], live: NDArray[np.bool_], bucket: int, digests: UInt64s) -> NDArray[np.int32]:
-    found = np.full(len(digests), ABSENT, np.int32)
-    left: Int64s | None = None  # all
-    for piece in pieces:
-        hit, file = _hits(piece, live, bucket, digests if left is None else digests[left])
-        if not len(hit):
-            continue
-        found[hit if left is None else left[hit]] = file
-        # Later pieces are younger: they have nothing to add for a key that was found.
-        left = np.flatnonzero(found == ABSENT)
-        if not len(left):
-            break
-    return found
 
 
 def _hits(piece: Keys, live: NDArray[np.bool_], bucket: int, digests: UInt64s) -> tuple[Int64s, FileNumbers]:

@@ -185,7 +185,7 @@ class ServedEntries:
         Raises: as `require_fit`.
         """
         info = self.require_fit()
-        with self._telling():
+        with self._as_table_errors():
             token, writer, run, evicted = self._redis.hmget(self._prefix, "token", "writer", "run", "evicted")
         is_same_run = run is not None and run.decode() == info["run_id"]
         known = int(evicted or 0) if is_same_run else 0
@@ -199,7 +199,7 @@ class ServedEntries:
         Raises:
             ServerRefusedError: it may drop entries, is no primary, or is a cluster.
         """
-        with self._telling():
+        with self._as_table_errors():
             info: dict[str, Any] = self._redis.info()
         policy = info["maxmemory_policy"]
         if info.get("cluster_enabled"):
@@ -217,7 +217,7 @@ class ServedEntries:
 
     def begin(self, token: str, writer: str, table: Path) -> None:
         """The head of a new index, which has no entries; after `require_fit`, as `claim`."""
-        with self._telling():
+        with self._as_table_errors():
             fields = {"token": token, "writer": writer, "table": f"{socket.gethostname()}:{table}", **self._run}
             self._redis.hset(self._prefix, mapping=fields)
 
@@ -234,7 +234,7 @@ class ServedEntries:
 
     def take_numbers(self, count: int) -> int:
         """The first of so many file numbers, which are never given again."""
-        with self._telling():
+        with self._as_table_errors():
             return int(self._redis.hincrby(self._prefix, "next", count)) - count
 
     def advance(self, writer: str, token: str) -> None:
@@ -251,7 +251,7 @@ class ServedEntries:
         places, numbers, heads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
         for begin in range(0, max(len(digests), 1), _BLOCK_KEYS):
             block = self._keys(digests[begin : begin + _BLOCK_KEYS])
-            with self._telling():
+            with self._as_table_errors():
                 pipe = self._redis.pipeline(transaction=False)
                 if block:
                     pipe.mget(block)
@@ -289,21 +289,21 @@ class ServedEntries:
     def listed(self) -> Iterator[tuple[UInt64s, Int64s]]:
         """All entries as (digests, file numbers), in any order; some may come twice."""
         for keys in self._scanned():
-            with self._telling():
+            with self._as_table_errors():
                 place, number = self._numbers(self._redis.mget(keys))
             data = b"".join(key[len(self._key_prefix) :] for key in keys)
             yield np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)[place], number
 
     def forget(self) -> None:
         """The index counts as lost from now on; entries stay."""
-        with self._telling():
+        with self._as_table_errors():
             self._redis.delete(self._prefix)
 
     def remove(self) -> None:
         """Deletes the index: its head first, so that no process believes what is left."""
         self.forget()
         for keys in self._scanned():
-            with self._telling():
+            with self._as_table_errors():
                 self._redis.unlink(*keys)
 
     def _merge(self, keys: list[bytes], place: Int64s, number: Int64s, live: NDArray[np.bool_], pipe: Any) -> None:
@@ -335,7 +335,7 @@ class ServedEntries:
     def _scanned(self) -> Iterator[list[bytes]]:
         cursor = 0
         while True:
-            with self._telling():
+            with self._as_table_errors():
                 cursor, keys = self._redis.scan(cursor, match=self._key_prefix + b"*", count=_BLOCK_KEYS)
             if keys:
                 yield keys
@@ -344,7 +344,7 @@ class ServedEntries:
 
     def _written(self, writer: str, change: Callable[[Any], None]) -> None:
         """A transaction of the writer. `change` reads, calls `multi`, and writes."""
-        with self._telling(), self._redis.pipeline() as pipe:
+        with self._as_table_errors(), self._redis.pipeline() as pipe:
             pipe.watch(self._prefix)
             if pipe.hget(self._prefix, "writer") != writer.encode():
                 raise WatchError("The index is claimed:")
@@ -352,7 +352,7 @@ class ServedEntries:
             pipe.execute()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _as_table_errors(self) -> Iterator[None]:
         """Errors of the client, as ours."""
         try:
             yield

@@ -1,10 +1,8 @@
-"""The keys of a version by reading: files that may have an asked key are read, so every answer is exact.
+"""The simple index: nothing is stored, files that may have a key are read each time, so every answer is exact.
 
 A file may have a key if its partition is one of the keys' and, by the bounds in its footer, a row group may have one of
-their values. Kinds that keep more about a file leave out more.
-
-
-The simple index: nothing is kept, files that may have a key are read each time."""
+their values. Kinds that store something of a file leave out more: `ReadKeys` is for them too.
+"""
 
 # ruff: noqa: ARG002  the arguments are the interface's
 from __future__ import annotations
@@ -29,7 +27,6 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import FileKeys, Int64s, SortedKeys, in_order, plain_of, row_keys, without_null
 from deduper.table.index.matching import SortedValues, bounded_column, groups_with
 from deduper.table.index.protocol import (
-    ABSENT,
     AddedKeys,
     Condition,
     Differences,
@@ -38,13 +35,13 @@ from deduper.table.index.protocol import (
     Values,
     WrittenFile,
 )
-from deduper.table.index.reading import key_arrays, opened, require_key_columns
+from deduper.table.index.reading import opened
 
 _THREADS = 4
 
 
 class ReadKeys:
-    """See `VersionKeys`. Of files that hold a key the one of the lowest number is the first."""
+    """See `VersionKeys`. The first file of a key is that of the lowest number."""
 
     def __init__(self, root: Path, columns: KeyColumns, salt: bytes, files: Mapping[int, DataFile]) -> None:
         self.salt = salt
@@ -56,61 +53,53 @@ class ReadKeys:
         self._folders = columns.partition_by if columns.scope == "partition" else ()
         self.wanted: tuple[KeyColumn, ...] = (*self._folders, *([] if self.bounded is None else [self.bounded]))
 
-    def first_files(self, keys: SortedKeys, values: Values) -> NDArray[np.int32]:
+    def find(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
         """See `VersionKeys`."""
-        found = np.full(keys.count, ABSENT, np.int32)
-        place, file = self.all_files(keys, values)
-        found[place[::-1]] = file[::-1]
-        return found
-
-    def all_files(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
-        """See `VersionKeys`."""
-        asked = Asked(keys, values, self._folders)
+        lookup = Lookup(keys, values, self._folders)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
-            held = list(pool.map(lambda number: self._held(number, self._places(number, asked), asked), self.files))
+            held = list(pool.map(lambda number: self._held(number, self._places(number, lookup), lookup), self.files))
         place = np.concatenate([np.zeros(0, np.int64), *held])
         counts = np.array([len(one) for one in held], np.int64)
         number = np.repeat(np.array(list(self.files), np.int64), counts)
         order = np.argsort(place, kind="stable")
         return place[order], number[order]
 
-    def narrowed(self, number: int, places: tuple[int, int], asked: Asked) -> Int64s:
+    def narrowed(self, number: int, places: tuple[int, int], lookup: Lookup) -> Int64s:
         """Those of a range of places whose keys the file may have."""
         return np.arange(*places)
 
-    def _places(self, number: int, asked: Asked) -> Int64s:
+    def _places(self, number: int, lookup: Lookup) -> Int64s:
         """The places of the keys that a file may have."""
         partition = self.files[number].partition
         by = self._columns.bucket_column
         bucket = 0 if by is None else partition[self._columns.partition_by.index(by)]
-        places = asked.places.get(bucket)
+        places = lookup.places.get(bucket)
         if places is None or any(
-            value not in wanted for value, wanted in zip(partition, asked.partitions, strict=False)
+            value not in wanted for value, wanted in zip(partition, lookup.partitions, strict=False)
         ):
             return np.zeros(0, np.int64)
-        return self.narrowed(number, places, asked)
+        return self.narrowed(number, places, lookup)
 
-    def _held(self, number: int, places: Int64s, asked: Asked) -> Int64s:
+    def _held(self, number: int, places: Int64s, lookup: Lookup) -> Int64s:
         """Those of the places whose keys are in the file."""
         if not len(places):
             return places
         file = self.files[number]
-        wanted = asked.keys.digests[places]
+        wanted = lookup.keys.digests[places]
         found = np.zeros(len(places), np.bool_)
-        with opened(self._root, file) as parquet:
+        with opened(self._root, file) as opened_file:
             groups: Sequence[int] | None = None
             if self.bounded is not None:
-                require_key_columns(parquet, self._root, file, self._columns)
-                groups = groups_with(parquet, self.bounded, asked.different(places, self.bounded))
-            for arrays in key_arrays(parquet, self._root, file, self._columns, groups):
+                opened_file.require_keys(self._columns)
+                groups = groups_with(opened_file.footer, self.bounded, lookup.different(places, self.bounded))
+            for arrays in opened_file.keys(self._columns, groups):
                 rows, keys = in_order(*row_keys(arrays, self._columns, self.salt))
-                # A batch may ask for a key twice, so its keys are looked up among the file's.
                 found |= match_sorted(keys.chosen(without_null(arrays)[rows]).digests, wanted) >= 0
         return places[found]
 
 
-class Asked:
-    """Keys of a question; their values by partition, and in order. Several threads ask; at worst they sort twice."""
+class Lookup:
+    """Keys of a look-up; their values by partition, and in order. Several threads use it; at worst they sort twice."""
 
     def __init__(self, keys: SortedKeys, values: Values, folders: Sequence[KeyColumn]) -> None:
         self.keys = keys
@@ -156,8 +145,6 @@ NOT_KEPT = "nothing is kept (`index: simple`); each write reads the key columns 
 class SimpleIndex:
     """See `TableIndex`."""
 
-    kind = "simple"
-
     def open(self, root: Path, columns: KeyColumns) -> _NothingKept:
         """See `TableIndex`."""
         return _NothingKept(columns)
@@ -196,13 +183,13 @@ class _NothingKept:
         """See `KeyIndex`."""
         return 0
 
-    def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
+    def numbered(self, files: Iterable[DataFile]) -> dict[int, DataFile]:
         """See `IndexView`. By path, so that the first file of a key is the same in each question."""
-        return list(enumerate(sorted(files, key=lambda file: file.path)))
+        return dict(enumerate(sorted(files, key=lambda file: file.path)))
 
     def version(self, root: Path, files: Iterable[DataFile]) -> ReadKeys:
         """See `KeyIndex`."""
-        return ReadKeys(root, self._columns, self.salt, dict(self.numbered(files)))
+        return ReadKeys(root, self._columns, self.salt, self.numbered(files))
 
     def buckets(self) -> Iterable[int]:
         """See `IndexView`."""

@@ -1,7 +1,7 @@
 """The verdict of each row of a batch: new, a repeat within the batch, in the table, or an error.
 
-A load asks for what to add, so of a key that the table has every row is in the table. A change asks what to do with
-each key, so the repeats of a batch are found first, and one row of each key is looked up.
+The repeats of a batch are found first, and each key is looked up once. A load asks for what to add, so of a key that
+the table has every row is in the table. A change asks what to do with each key, so one row of it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,10 @@ from deduper.table.index.protocol import ABSENT, Values, VersionKeys
 
 _FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 """Dates with a year of four digits; deltalake reads no table that has a partition of another one."""
+
+
+Kind = Literal["load", "upsert", "delete"]
+"""Of a write of a batch."""
 
 
 def rows_by_verdict(verdict: NDArray[np.int8]) -> Counter[int]:
@@ -54,70 +58,77 @@ class Verdict(IntEnum):
         return self >= Verdict.NULL_KEY
 
 
+TO_TABLE: dict[Kind, frozenset[Verdict]] = {
+    "load": frozenset({Verdict.NEW}),
+    "upsert": frozenset({Verdict.NEW, Verdict.IN_TABLE}),
+    "delete": frozenset(),
+}
+"""The verdicts whose rows are written to the table."""
+TO_DUPLICATES: dict[Kind, frozenset[Verdict]] = {
+    "load": frozenset({Verdict.SAME_LOAD, Verdict.IN_TABLE}),
+    "upsert": frozenset({Verdict.SAME_LOAD}),
+    "delete": frozenset(),
+}
+"""Those whose rows go to the port of this name; errors go to theirs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The verdict of each row of a batch, and the number of the first file that has its key (ABSENT: none).
+    """The verdict of each row of a batch, and the number of the `first` file of the table with its key (ABSENT: none).
 
-    `new` are the keys of the rows that are new, each once.
+    `keys` are those of the batch, each once, and `rows` the row of each that is no repeat. `place` and `file`: each
+    file that holds a key, by the key's place.
     """
 
     verdict: NDArray[np.int8]
-    file: NDArray[np.int32]
-    new: SortedKeys
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeVerdicts:
-    """The verdict of each row of a batch; of each key one row is new or in the table, its others are repeats.
-
-    `row` and `file`: each file of the table that holds the key of a row, by row; the first file of a key comes first.
-    `found` are the keys that the table has, each once; `new` those that it does not have, in the rows `new_row`.
-    """
-
-    verdict: NDArray[np.int8]
-    row: Int64s
+    first: Int64s
+    keys: SortedKeys
+    rows: Int64s
+    place: Int64s
     file: Int64s
-    found: SortedKeys
-    new: SortedKeys
-    new_row: Int64s
 
-    def first_files(self) -> Int64s:
-        """The number of the first file with the key of each row, ABSENT for none."""
-        first = np.full(len(self.verdict), ABSENT, np.int64)
-        first[self.row[::-1]] = self.file[::-1]
-        return first
+    @property
+    def is_found(self) -> NDArray[np.bool_]:
+        """Whether the table has each key."""
+        is_found = np.zeros(self.keys.count, np.bool_)
+        is_found[self.place] = True
+        return is_found
 
 
-def judge(batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys) -> Verdicts:
-    """Judges all rows for a load, by their keys."""
-    read = _Rows(batch, columns, keep, version, columns.all)
+def judge(
+    batch: Batch,
+    columns: KeyColumns,
+    keep: Keep,
+    version: VersionKeys,
+    *,
+    replaces: bool = False,
+    required: Sequence[KeyColumn] | None = None,
+) -> Verdicts:
+    """Judges all rows of a batch: of each key that the table does not have, one row is new.
+
+    Of a key that the table has, all rows are in the table; with `replaces` one is, and the others are repeats.
+    `required`: the columns whose nulls are errors, all digested ones; None: all columns of the key and the partitions.
+    """
+    read = _Rows(batch, columns, keep, version, columns.all if required is None else required)
     verdict = read.verdict
     rows, keys = read.admitted()
-    found = version.first_files(keys, read.values(rows))
-    file = np.full(len(verdict), ABSENT, np.int32)
-    file[rows] = found
-    if (found != ABSENT).any():
-        verdict[rows[found != ABSENT]] = Verdict.IN_TABLE
-        rows, keys = rows[found == ABSENT], keys.chosen(found == ABSENT)
-    _, keys = read.without_repeats(rows, keys)
-    return Verdicts(verdict, file, keys)
-
-
-def judge_changes(
-    batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, asked: Sequence[KeyColumn]
-) -> ChangeVerdicts:
-    """Judges all rows for a change. `asked`: the columns of the batch whose nulls are errors, all digested ones."""
-    read = _Rows(batch, columns, keep, version, asked)
-    rows, keys = read.without_repeats(*read.admitted())
-    place, file = version.all_files(keys, read.values(rows))
-    read.verdict[rows[place]] = Verdict.IN_TABLE
-    is_found = np.zeros(len(rows), np.bool_)
-    is_found[place] = True
-    row = rows[place]
-    order = np.argsort(row, kind="stable")
-    return ChangeVerdicts(
-        read.verdict, row[order], file[order], keys.chosen(is_found), keys.chosen(~is_found), rows[~is_found]
-    )
+    again = keys.again()
+    kept = rows
+    if again.any():
+        verdict[repeated(rows, again, keep.rule, read.ranks())] = Verdict.SAME_LOAD
+        kept, keys = rows[verdict[rows] != Verdict.SAME_LOAD], keys.chosen(~again)
+    place, file = version.find(keys, read.values(kept))
+    first_of_key = np.full(keys.count, ABSENT, np.int64)
+    first_of_key[place[::-1]] = file[::-1]
+    is_found = first_of_key != ABSENT
+    first = np.full(len(verdict), ABSENT, np.int64)
+    if replaces or kept is rows:
+        first[kept] = first_of_key
+        verdict[kept[is_found]] = Verdict.IN_TABLE
+    elif is_found.any():
+        first[rows] = first_of_key[np.cumsum(~again) - 1]
+        verdict[first != ABSENT] = Verdict.IN_TABLE
+    return Verdicts(verdict, first, keys, kept, place, file)
 
 
 def repeated(rows: Int64s, again: NDArray[np.bool_], keep: KeepRule, rank: pa.Array | None) -> Int64s:
@@ -150,9 +161,9 @@ class _Rows:
     """The keys of a batch, and its verdicts while they are made; before the look-up a row is NEW or an error."""
 
     def __init__(
-        self, batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, asked: Sequence[KeyColumn]
+        self, batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, required: Sequence[KeyColumn]
     ) -> None:
-        parts = list(_read(batch, columns, keep, version, asked))
+        parts = list(_read(batch, columns, keep, version, required))
         wanted = enumerate(version.wanted)
         self._wanted = {
             column.name: pa.chunked_array([part.wanted[place] for part in parts], wide(pa.nulls(0, column.arrow)).type)
@@ -163,7 +174,6 @@ class _Rows:
         self._keys: tuple[Any, ...] = tuple(
             np.concatenate([getattr(part, name) for part in parts]) for name in ("bucket", "hi", "lo")
         )
-        self._keep = keep
         self._ranks = [part.rank for part in parts if part.rank is not None]
 
     def admitted(self) -> tuple[Int64s, SortedKeys]:
@@ -179,20 +189,15 @@ class _Rows:
         """What a look-up of the keys of these rows wants of them."""
         return {name: column.take(pa.array(rows)).combine_chunks() for name, column in self._wanted.items()}
 
-    def without_repeats(self, rows: Int64s, keys: SortedKeys) -> tuple[Int64s, SortedKeys]:
-        """(the kept row, the key) of each key; the verdict of the others is SAME_LOAD."""
-        again = keys.again()
-        if not again.any():
-            return rows, keys
-        rank = pa.concat_arrays(self._ranks) if self._keep.rule == "greatest" else None
-        self.verdict[repeated(rows, again, self._keep.rule, rank)] = Verdict.SAME_LOAD
-        return rows[self.verdict[rows] != Verdict.SAME_LOAD], keys.chosen(~again)
+    def ranks(self) -> pa.Array | None:
+        """The values of all rows by which `greatest` chooses; None for other rules."""
+        return pa.concat_arrays(self._ranks) if self._ranks else None
 
 
 def _read(
-    batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, asked: Sequence[KeyColumn]
+    batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, required: Sequence[KeyColumn]
 ) -> Iterator[_Part]:
-    names = [column.name for column in asked]
+    names = [column.name for column in required]
     if keep.column is not None and keep.column not in names:
         names.append(keep.column)
     if batch.is_lines:
@@ -201,7 +206,7 @@ def _read(
         keys = row_keys([records.column(column.name) for column in columns.digested], columns, version.salt)
         rank = None if keep.column is None else wide(records.column(keep.column))
         wanted = [wide(records.column(column.name)) for column in version.wanted]
-        yield _Part(_admission(records, columns, asked), *keys, rank, wanted)
+        yield _Part(_admission(records, columns, required), *keys, rank, wanted)
 
 
 _NO_ROWS = _Part(
@@ -209,12 +214,12 @@ _NO_ROWS = _Part(
 )
 
 
-def _admission(records: pa.RecordBatch, columns: KeyColumns, asked: Sequence[KeyColumn]) -> NDArray[np.int8]:
+def _admission(records: pa.RecordBatch, columns: KeyColumns, required: Sequence[KeyColumn]) -> NDArray[np.int8]:
     """NEW, or the error of each row; of a bad line that counts, then one of the key."""
     verdict = np.full(records.num_rows, Verdict.NEW, np.int8)
     for wanted, error in ((columns.partition_by, Verdict.NULL_PARTITION), (columns.key, Verdict.NULL_KEY)):
         for column in wanted:
-            if column not in asked:
+            if column not in required:
                 continue
             values = records.column(column.name)
             if error is Verdict.NULL_PARTITION:

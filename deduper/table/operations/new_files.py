@@ -1,21 +1,14 @@
-"""How new Parquet files are encoded: which columns get a dictionary, and the compression of an old one.
+"""New Parquet files of a table: rows by partition, files up to a size, with their rows in their order.
+
+Rows are copied once, into arrays of their partitions. A row group is written while the next rows are read; at the end,
+the rest of the partitions is written side by side, one a core.
 
 Of a column whose values hardly repeat, a writer builds a dictionary until that outgrows its page, and gives it up: two
-fifths of the time of writing, for a larger file.
-
-
-Files written side by side, one a core.
-
-A Parquet file of a table while it is written; of its floating-point columns it sees the bounds itself.
+fifths of the time of writing, for a larger file. So a sample decides which columns get one.
 
 A footer's bounds leave NaN out, as Parquet has it, and to Spark NaN is greater than any number: it would skip a row
-group with one for `x > 100`. So footers have no bounds of such columns, at any depth, as Spark's own do not beside NaN.
-
-
-Rows for new files, by partition: of each, files up to a size, with its rows in their order.
-
-Rows are copied once, into arrays of their partitions. A row group is written while the next rows are read; at
-the end, the rest of the partitions is written side by side, one a core.
+group with one for `x > 100`. So footers have no bounds of such columns, at any depth, as Spark's own do not beside NaN;
+the writer sees the bounds itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The rows of a batch that a load would add, with nothing written.
-
-What an upsert would do with each row of a batch, with nothing written.
-
-The rows of a table that have some keys; only the files that hold them are opened."""
+"""Questions to a table: which rows a load would add, what an upsert would do with each, the rows of some keys."""
 
 from __future__ import annotations
 
@@ -11,25 +7,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from deduper.table.batch import Batch, Keep
+from deduper.table.columns import KeyColumns
 from deduper.table.errors import TableUsageError
-from deduper.table.formats.protocol import DataFile, Snapshot
+from deduper.table.formats.protocol import Snapshot
 from deduper.table.index.keys import wide
 from deduper.table.index.matching import SortedValues, WantedKeys, bounded_column, groups_with
-from deduper.table.index.protocol import TableIndex, VersionKeys
-from deduper.table.index.reading import TableRows, opened
-from deduper.table.operations.judge import Verdict, judge, judge_changes
-from deduper.table.operations.target import (
-    Question,
-    Target,
-    batch_of,
-    of_one_version,
-    present_keys,
-    question_of,
-    target_of_keys,
-)
+from deduper.table.index.reading import OpenFile, opened
+from deduper.table.operations.judge import Verdict, judge
+from deduper.table.operations.target import Target, batch_of, of_one_version, target_of_keys, target_of_rows
 from deduper.table.settings import LoadedLoad
 
 
@@ -48,10 +35,10 @@ def filter_exists(rows: Any, loaded: LoadedLoad) -> pa.BooleanArray:
         TableChangedError: other writers removed files each time while they were read.
         TableError: the table or its index cannot be read.
     """
-    question = question_of(rows, loaded)
-    verdicts = of_one_version(
-        question.table, lambda found: judge(question.batch, question.columns, question.keep, question.keys(found))
-    )
+    batch = batch_of(rows)
+    target = target_of_rows(batch, loaded)
+    rule = loaded.config.rule
+    verdicts = of_one_version(target.table, lambda found: judge(batch, target.columns, rule, target.keys(found)))
     return pa.array(verdicts.verdict == Verdict.NEW)
 
 
@@ -71,20 +58,26 @@ def tag(rows: Any, loaded: LoadedLoad) -> pa.Table:
     The different `files` are all that a MERGE of these rows has to touch. Arguments, promises and errors are those of
     `filter_exists`.
     """
-    question = question_of(rows, loaded)
-    return of_one_version(question.table, lambda found: _tags(question, question.keys(found)))
+    batch = batch_of(rows)
+    target = target_of_rows(batch, loaded)
+    rule = loaded.config.rule
 
+    def tags(found: Snapshot) -> pa.Table:
+        keys = target.keys(found)
+        verdicts = judge(batch, target.columns, rule, keys, replaces=True)
+        codes = pa.array(verdicts.verdict)
+        row = verdicts.rows[verdicts.place]
+        order = np.argsort(row, kind="stable")
+        paths = [keys.files[number].path for number in verdicts.file[order].tolist()]
+        return pa.table(
+            {
+                "action": _named(codes, {int(code): name for code, name in _ACTION.items()}),
+                "reason": _named(codes, {int(code): code.reason for code in Verdict if code not in _ACTION}),
+                "files": _files(row[order], paths, len(codes)),
+            }
+        )
 
-def _tags(question: Question, keys: VersionKeys) -> pa.Table:
-    verdicts = judge_changes(question.batch, question.columns, question.keep, keys, question.columns.all)
-    codes = pa.array(verdicts.verdict)
-    return pa.table(
-        {
-            "action": _named(codes, {int(code): name for code, name in _ACTION.items()}),
-            "reason": _named(codes, {int(code): code.reason for code in Verdict if code not in _ACTION}),
-            "files": _files(verdicts.row, [keys.files[number].path for number in verdicts.file.tolist()], len(codes)),
-        }
-    )
+    return of_one_version(target.table, tags)
 
 
 def _named(codes: pa.Array, names: dict[int, str]) -> pa.Array:
@@ -125,41 +118,41 @@ def read(keys: Any, loaded: LoadedLoad) -> pa.Table:
     """
     batch = batch_of(keys)
     target = target_of_keys(batch, loaded)
-    return of_one_version(target.table, lambda found: _rows(batch, target, loaded.config.table_index, found))
+    return of_one_version(target.table, lambda found: _rows(batch, target, found))
 
 
-def _rows(batch: Batch, target: Target, index: TableIndex, snapshot: Snapshot) -> pa.Table:
+def _rows(batch: Batch, target: Target, snapshot: Snapshot) -> pa.Table:
     """The rows of one version."""
     if snapshot.schema is None:
         raise TableUsageError(f"{target.table.root}: there is no table any more")
     columns = target.columns
-    present = present_keys(target.table, snapshot, columns, index)
-    found = judge_changes(batch, columns, Keep(), present, columns.digested)
-    wanted = WantedKeys(found.found, columns, present.salt)
+    present = target.keys(snapshot)
+    found = judge(batch, columns, Keep(), present, replaces=True, required=columns.digested)
+    wanted = WantedKeys(found.keys.chosen(found.is_found), columns, present.salt)
     by = bounded_column(columns)
-    asked = None
+    values = None
     if by is not None:
-        values = [wide(records.column(0)) for records in batch.batches([by.name])]
-        asked = pa.chunked_array(values, None if values else by.arrow)
-    rows_of = TableRows(target.table.root, snapshot.schema, columns)
+        chunks = [wide(records.column(0)) for records in batch.batches([by.name])]
+        values = pa.chunked_array(chunks, None if chunks else by.arrow)
     by_file = np.argsort(found.file, kind="stable")
     numbers, starts = np.unique(found.file[by_file], return_index=True)
     parts: list[pa.RecordBatch] = []
-    for number, rows in zip(numbers.tolist(), np.split(found.row[by_file], starts[1:]), strict=False):
+    for number, rows in zip(numbers.tolist(), np.split(found.rows[found.place[by_file]], starts[1:]), strict=False):
         file = present.files[number]
-        with opened(target.table.root, file) as parquet:
-            groups: Sequence[int] = range(parquet.num_row_groups)
-            if by is not None and asked is not None:
-                groups = groups_with(parquet, by, SortedValues(asked.take(pa.array(rows))))
+        with opened(target.table.root, file) as opened_file:
+            groups: Sequence[int] = range(opened_file.footer.num_row_groups)
+            if by is not None and values is not None:
+                groups = groups_with(opened_file.footer, by, SortedValues(values.take(pa.array(rows))))
             for group in groups:
-                parts += _in_group(rows_of, parquet, file, wanted, group)
+                parts += _in_group(opened_file, snapshot.schema, columns, wanted, group)
     return pa.Table.from_batches(parts, schema=snapshot.schema)
 
 
 def _in_group(
-    rows_of: TableRows, parquet: pq.ParquetFile, file: DataFile, wanted: WantedKeys, group: int
+    file: OpenFile, schema: pa.Schema, columns: KeyColumns, wanted: WantedKeys, group: int
 ) -> Iterator[pa.RecordBatch]:
     """The wanted rows of a row group; without one, its key columns alone are read."""
-    if any(wanted.among(arrays).any() for arrays in rows_of.keys(parquet, file, [group])):
-        for records in rows_of.all(parquet, file, [group]):
-            yield records.filter(pa.array(wanted.among(rows_of.key_of(records))))
+    if any(wanted.among(arrays).any() for arrays in file.keys(columns, [group])):
+        for records in file.rows(schema, columns, [group]):
+            is_wanted = wanted.among([records.column(column.name) for column in columns.digested])
+            yield records.filter(pa.array(is_wanted))

@@ -1,4 +1,4 @@
-"""What a change would do, and what a load or a change has done, for programs and for people."""
+"""What a change would do, and what a write has done, for programs and for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from deduper.as_json import AsJson
 from deduper.table.formats.protocol import Snapshot
 from deduper.table.index.protocol import ABSENT
 from deduper.table.index.reading import rows_of
-from deduper.table.operations.judge import Verdict, rows_by_verdict
+from deduper.table.operations.judge import Kind, Verdict
 from deduper.table.operations.rewriting import Workload
-from deduper.table.operations.write import Outcome
 
 _MOST_FILES = 20
-
-Kind = Literal["upsert", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +29,38 @@ class FoundFile(AsJson):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadReceipt(AsJson):
-    """A load. `rows` = `new` + `repeats` + `found` + all `errors`.
+class WriteReceipt(AsJson):
+    """A load, an upsert or a delete that is done; `load` is its name.
 
-    `version` is the table's version afterwards, -1 without a table. `found_in` are the files with the most rows found.
+    `rows` of the batch = `inserted` + `updated` + `deleted` + `found` + `absent` + `repeats` + all `errors`. A load
+    leaves out the rows that are `found` in the table, a delete those that are `absent` there. `found_in` are the files
+    with the most rows found.
+
+    The table has `files` more and `removed_files` fewer, of `removed_bytes`; of the rows of removed files
+    `carried_rows` are in the new ones, and `removed_rows` were replaced or deleted. `version` is the table's
+    afterwards, -1 without a table.
+
     `read_files` were read to bring the index up to the table before judging; `began_anew` says why it had to be built.
-    `completed` earlier loads had died after their commit. `tries`: how often the batch was judged.
+    `completed` earlier writes had died after their commit. `tries`: how often the batch was judged.
     """
 
+    operation: str
     load: str
     version: int
     rows: int
-    new: int
-    repeats: int
+    inserted: int
+    updated: int
+    deleted: int
     found: int
+    absent: int
+    repeats: int
     errors: Mapping[str, int]
     found_in: tuple[FoundFile, ...]
     files: int
+    removed_files: int
+    removed_bytes: int
+    removed_rows: int
+    carried_rows: int
     read_files: int
     began_anew: str | None
     completed: int
@@ -56,48 +68,12 @@ class LoadReceipt(AsJson):
     seconds: float
 
 
-def load_receipt(outcome: Outcome) -> LoadReceipt:
-    """The receipt of a load that is done."""
-    work = outcome.work
-    rows = work.rows()
-    number, count = np.unique(work.file[work.file != ABSENT], return_counts=True)
-    found = Counter(dict(zip(number.tolist(), count.tolist(), strict=True)))
-    return LoadReceipt(
-        load=outcome.load,
-        version=outcome.version,
-        rows=len(work.verdict),
-        new=rows[Verdict.NEW],
-        repeats=rows[Verdict.SAME_LOAD],
-        found=rows[Verdict.IN_TABLE],
-        errors=errors_of(rows),
-        found_in=_found_files(found, work.paths),
-        files=len(outcome.files),
-        read_files=outcome.read_files,
-        began_anew=outcome.began_anew,
-        completed=outcome.completed,
-        tries=outcome.tries,
-        seconds=outcome.seconds,
-    )
-
-
-def errors_of(rows: Counter[int]) -> dict[str, int]:
-    """The errors by their reasons, of numbers of rows by verdict."""
-    return {verdict.reason: rows[verdict] for verdict in Verdict if verdict.is_error and rows[verdict]}
-
-
-def _found_files(found: Counter[int], paths: Mapping[int, str]) -> tuple[FoundFile, ...]:
-    """The files with the most rows found, of numbers of rows by file number."""
-    most = sorted(found.items(), key=lambda one: (-one[1], one[0]))[:_MOST_FILES]
-    return tuple(FoundFile(paths[number], rows) for number, rows in most)
-
-
 @dataclass(frozen=True, slots=True)
 class ChangePlan(AsJson):
-    """What a change of the table's `version` would do; -1 without a table.
+    """What an upsert or a delete of the table's `version` would do; -1 without a table.
 
-    `rows` of the batch = `inserted` + `updated` + `deleted` + `absent` + `repeats` + all `errors`. `files`, of
-    `file_rows` and `size_bytes`, would be read and written again; `filled_files` of them take new rows of their
-    partitions.
+    Counts of the batch as in `WriteReceipt`. `files`, of `file_rows` and `size_bytes`, would be read and written again;
+    `filled_files` of them take new rows of their partitions.
     """
 
     operation: str
@@ -115,49 +91,20 @@ class ChangePlan(AsJson):
     filled_files: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeReceipt(AsJson):
-    """A change that is done. Counts of the batch as in `ChangePlan`; the others as in `LoadReceipt`.
-
-    The table has `files` more and `removed_files` fewer, of `removed_bytes`; of the rows of removed files
-    `carried_rows` are in the new ones, and `removed_rows` were replaced or deleted.
-    """
-
-    operation: str
-    load: str
-    version: int
-    rows: int
-    inserted: int
-    updated: int
-    deleted: int
-    absent: int
-    repeats: int
-    errors: Mapping[str, int]
-    files: int
-    removed_files: int
-    removed_bytes: int
-    removed_rows: int
-    carried_rows: int
-    read_files: int
-    began_anew: str | None
-    completed: int
-    tries: int
-    seconds: float
-
-
-def change_plan(kind: Kind, root: Path, found: Snapshot, work: Workload) -> ChangePlan:
+def change_plan(root: Path, found: Snapshot, work: Workload) -> ChangePlan:
     """The plan of a change, from the footers of the files.
 
     Raises:
         FileVanishedError: a file of the table is not there.
         TableError: it cannot be read.
     """
-    rows = rows_by_verdict(work.verdicts.verdict)
     removed = list(work.removed.values())
+    counts = counts_of(work)
+    del counts["found"]
     return ChangePlan(
-        operation=kind,
+        operation=work.kind,
         version=found.version,
-        **_counts(kind, rows),
+        **counts,
         files=len(removed),
         file_rows=sum(rows_of(root, removed)),
         size_bytes=sum(file.size for file in removed),
@@ -165,35 +112,24 @@ def change_plan(kind: Kind, root: Path, found: Snapshot, work: Workload) -> Chan
     )
 
 
-def change_receipt(kind: Kind, outcome: Outcome) -> ChangeReceipt:
-    """The receipt of a change that is done."""
-    work = outcome.work
-    return ChangeReceipt(
-        operation=kind,
-        load=outcome.load,
-        version=outcome.version,
-        **_counts(kind, work.rows()),
-        files=len(outcome.files),
-        removed_files=len(work.removed),
-        removed_bytes=sum(file.size for file in work.removed),
-        removed_rows=0 if work.rewrite is None else work.rewrite.replaced_rows,
-        carried_rows=0 if work.rewrite is None else work.rewrite.carried_rows,
-        read_files=outcome.read_files,
-        began_anew=outcome.began_anew,
-        completed=outcome.completed,
-        tries=outcome.tries,
-        seconds=outcome.seconds,
-    )
-
-
-def _counts(kind: Kind, rows: Counter[int]) -> dict[str, Any]:
-    is_upsert = kind == "upsert"
+def counts_of(work: Workload) -> dict[str, Any]:
+    """The counts of the batch, as `WriteReceipt` has them."""
+    rows = work.rows()
+    new: dict[Kind, str] = {"load": "inserted", "upsert": "inserted", "delete": "absent"}
+    in_table: dict[Kind, str] = {"load": "found", "upsert": "updated", "delete": "deleted"}
     return {
+        **dict.fromkeys(("inserted", "updated", "deleted", "found", "absent"), 0),
         "rows": rows.total(),
-        "inserted": rows[Verdict.NEW] if is_upsert else 0,
-        "updated": rows[Verdict.IN_TABLE] if is_upsert else 0,
-        "deleted": 0 if is_upsert else rows[Verdict.IN_TABLE],
-        "absent": 0 if is_upsert else rows[Verdict.NEW],
+        new[work.kind]: rows[Verdict.NEW],
+        in_table[work.kind]: rows[Verdict.IN_TABLE],
         "repeats": rows[Verdict.SAME_LOAD],
-        "errors": errors_of(rows),
+        "errors": {verdict.reason: rows[verdict] for verdict in Verdict if verdict.is_error and rows[verdict]},
     }
+
+
+def found_in(work: Workload) -> tuple[FoundFile, ...]:
+    """The files with the most rows found."""
+    first = work.verdicts.first
+    number, count = np.unique(first[first != ABSENT], return_counts=True)
+    most = Counter(dict(zip(number.tolist(), count.tolist(), strict=True))).most_common(_MOST_FILES)
+    return tuple(FoundFile(work.files[one].path, rows) for one, rows in most)

@@ -1,6 +1,4 @@
-"""The files that a change removes, written again: the rows that stay, rows of the batch in the places of old ones.
-
-Removed files, written again: for each a new file with its rows that stay, then the rows of the batch that go there.
+"""Files that a change removes, written again: for each a new file with its rows that stay, then rows of the batch.
 
 Files are written side by side, one a core. The rows of the batch wait in an Arrow file, mapped into memory, so they
 need not fit into it.
@@ -8,6 +6,7 @@ need not fit into it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,8 +28,8 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import Int64s, plain_of
 from deduper.table.index.matching import WantedKeys
 from deduper.table.index.protocol import NO_TARGET, AddedKeys, VersionKeys
-from deduper.table.index.reading import TableRows, opened, rows_of
-from deduper.table.operations.judge import ChangeVerdicts, Verdict
+from deduper.table.index.reading import opened, rows_of
+from deduper.table.operations.judge import Kind, Verdict, Verdicts, rows_by_verdict
 from deduper.table.operations.new_files import (
     LEAST_ROW_GROUP,
     ROW_GROUP,
@@ -48,17 +47,22 @@ Partition = tuple[PartitionValue, ...]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Files by their numbers. `touched` hold keys of the batch; `filled` has the file that takes a partition's inserts.
+    """A judged batch, and what becomes of the table's `files`, by their numbers.
 
-    A filled file may be a touched one; `room` has the rows that it takes.
+    `filled`: the file that takes a partition's inserts, `room`: the rows that it takes. `removed`: the filled ones and
+    those that hold keys of a change; they are read and written again.
     """
 
-    verdicts: ChangeVerdicts
-    touched: Mapping[int, DataFile]
+    kind: Kind
+    verdicts: Verdicts
+    files: Mapping[int, DataFile]
     filled: Mapping[Partition, int]
     room: Mapping[int, int]
     removed: Mapping[int, DataFile]
-    """All of both: they are read and written again."""
+
+    def rows(self) -> Counter[int]:
+        """The number of rows by verdict."""
+        return rows_by_verdict(self.verdicts.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +74,21 @@ class Filling:
 
 
 def workload(
+    kind: Kind,
     root: Path,
     batch: Batch,
     columns: KeyColumns,
-    verdicts: ChangeVerdicts,
+    verdicts: Verdicts,
     version: VersionKeys,
     filling: Filling | None,
 ) -> Workload:
-    """The work for judged rows; without `filling`, no file is filled.
+    """The work for judged rows; a load changes no file, and without `filling` none is filled.
 
     Raises:
         FileVanishedError, TableError: the footer of a file that is filled cannot be read.
     """
+    if kind == "load":
+        return Workload(kind, verdicts, version.files, {}, {}, {})
     touched = {number: version.files[number] for number in np.unique(verdicts.file).tolist()}
     filled: dict[Partition, int] = {}
     room: dict[int, int] = {}
@@ -96,10 +103,10 @@ def workload(
         for number, file, rows in zip(filled.values(), files, rows_of(root, files), strict=True):
             room[number] = (filling.target_bytes - file.size) * max(rows, 1) // file.size
     removed = touched | {number: version.files[number] for number in filled.values()}
-    return Workload(verdicts, touched, filled, room, dict(sorted(removed.items())))
+    return Workload(kind, verdicts, version.files, filled, room, dict(sorted(removed.items())))
 
 
-def _partitions(batch: Batch, columns: KeyColumns, verdicts: ChangeVerdicts) -> Iterator[Partition]:
+def _partitions(batch: Batch, columns: KeyColumns, verdicts: Verdicts) -> Iterator[Partition]:
     """The partitions of the rows that are inserted."""
     names = [column.name for column in columns.partition_by]
     is_new = verdicts.verdict == Verdict.NEW
@@ -119,16 +126,6 @@ def _partitions(batch: Batch, columns: KeyColumns, verdicts: ChangeVerdicts) -> 
 _NOT_PLACED = -2
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The table of a rewrite. `schema`: its own, in the one form."""
-
-    root: Path
-    schema: pa.Schema
-    columns: KeyColumns
-    update_partition_path: bool
-
-
 class FileRewrite:
     """A row of the batch takes the place of the first row with its key, in the same partition.
 
@@ -136,41 +133,46 @@ class FileRewrite:
     their partition, else to a new one.
     """
 
-    def __init__(self, place: Destination, work: Workload, salt: bytes) -> None:
-        self.schema = place.schema
+    def __init__(
+        self, root: Path, schema: pa.Schema, columns: KeyColumns, work: Workload, salt: bytes, *, moves: bool
+    ) -> None:
+        """`schema`: the table's, in the one form. `moves`: a key moves to the partition of the batch's row."""
+        self.schema = schema
         self.removed = work.removed
+        self._root = root
+        self._columns = columns
+        self._moves = moves
         self._carried: dict[int, int] = {}
         self._replaced: dict[int, int] = {}
         self._codecs: dict[int, str] = {}
         self._notes: dict[int, dict[bytes, bytes]] = {}
-        self._place = place
         self._work = work
         self._room = dict(work.room)
-        self._first = work.verdicts.first_files()
+        self._first = work.verdicts.first
         self._target = np.full(len(self._first), _NOT_PLACED)
-        self._wanted = WantedKeys(work.verdicts.found, place.columns, salt)
+        self._wanted = WantedKeys(work.verdicts.keys.chosen(work.verdicts.is_found), columns, salt)
         numbers, counts = np.unique(work.verdicts.file, return_counts=True)
         self._held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
         self._numbers = np.array(sorted(work.removed), np.int64)
-        kinds = [pa.int32() if column.type == "date" else column.arrow for column in place.columns.partition_by]
+        kinds = [pa.int32() if column.type == "date" else column.arrow for column in columns.partition_by]
         values = zip(*(work.removed[number].partition for number in self._numbers.tolist()), strict=True)
         self._partitions = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
 
     @property
     def carried_rows(self) -> int:
-        """See the class."""
+        """The rows that `remaining` has given."""
         return sum(self._carried.values())
 
     @property
     def replaced_rows(self) -> int:
-        """See the class."""
+        """The rows of removed files that `remaining` has left out."""
         return sum(self._replaced.values())
 
     def placed(self, records: pa.RecordBatch, rows: Int64s) -> tuple[pa.RecordBatch, Int64s]:
-        """See the class."""
-        arrays = {name: records.column(name) for name in self._place.schema.names}
+        """Rows of the batch, with their row numbers, in the columns of `schema`; and the file that takes each."""
+        arrays = {name: records.column(name) for name in self.schema.names}
         target = self._first[rows]
-        if self._place.columns.scope == "global" and (target != NO_TARGET).any():
+        if self._columns.scope == "global" and (target != NO_TARGET).any():
             target = self._in_partition(arrays, target)
         if self._work.filled:
             target = self._filling(arrays, target)
@@ -178,26 +180,27 @@ class FileRewrite:
         return pa.RecordBatch.from_arrays([*arrays.values()], schema=self.schema), target
 
     def added(self) -> AddedKeys:
-        """
+        """The keys of all rows that were `placed` and that the table did not have.
 
         A file whose place is taken by one without a key that it had, or with a key of another file, is not whole.
         """
         verdicts = self._work.verdicts
-        is_placed = self._target[verdicts.new_row] != _NOT_PLACED
-        is_lost = self._target[verdicts.row] != verdicts.file
+        is_placed = ~verdicts.is_found & (self._target[verdicts.rows] != _NOT_PLACED)
+        is_lost = self._target[verdicts.rows[verdicts.place]] != verdicts.file
         is_moved = (self._first != NO_TARGET) & (self._target != self._first) & (self._target != _NOT_PLACED)
         moved_to = self._target[is_moved].tolist()
         return AddedKeys(
-            keys=verdicts.new.chosen(is_placed),
-            target=self._target[verdicts.new_row[is_placed]],
+            keys=verdicts.keys.chosen(is_placed),
+            target=self._target[verdicts.rows[is_placed]],
             whole=frozenset(self.removed).difference(verdicts.file[is_lost].tolist(), moved_to),
             has_all_new=NO_TARGET not in moved_to,
         )
 
-    def kept(self, number: int) -> Iterator[pa.RecordBatch]:
-        """
+    def remaining(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a removed file that stay, in the columns of `schema`. Called once a file, from any thread.
 
         Raises:
+            ConflictError: the file is another one than that of the version.
             IndexDamagedError: the file has fewer rows of the keys than the index says.
             SchemaDriftError: it has a column that the table does not have, which would be lost.
         """
@@ -205,22 +208,22 @@ class FileRewrite:
         try:
             yield from self._of_file(number, file)
         except FileVanishedError as error:
-            if file.may_change:  # of a plain table, whose version is what is there
-                raise ConflictError(f"{self._place.root / file.path}: went while it was read") from error
+            if file.may_change:  # of a folder table, whose version is what is there
+                raise ConflictError(f"{self._root / file.path}: went while it was read") from error
             raise
         self._require_unchanged(file)
         if self._replaced[number] < self._held.get(number, 0):
             raise IndexDamagedError(
-                f"{self._place.root / file.path}: lacks keys that the index has with it; build the index anew "
+                f"{self._root / file.path}: lacks keys that the index has with it; build the index anew "
                 "(`deduper table rebuild`); nothing was committed"
             )
 
     def codec(self, number: int) -> str:
-        """See the class."""
+        """The compression of a removed file. Called after `remaining` has read it, from any thread."""
         return self._codecs[number]
 
     def notes(self, number: int) -> dict[bytes, bytes]:
-        """See the class."""
+        """The key-value metadata that its rows need in the new file too. Called as `codec`."""
         return self._notes[number]
 
     def _in_partition(self, arrays: dict[str, pa.Array], target: Int64s) -> Int64s:
@@ -228,11 +231,11 @@ class FileRewrite:
         is_found = target != NO_TARGET
         file = pa.array(np.searchsorted(self._numbers, target))  # of rows without one any
         is_moved = np.zeros(len(target), np.bool_)
-        for column, values in zip(self._place.columns.partition_by, self._partitions, strict=True):
+        for column, values in zip(self._columns.partition_by, self._partitions, strict=True):
             old = values.take(file)
             own = plain_of(arrays[column.name], column)
             is_other = is_found & ~_true(pc.equal(own, old))
-            if self._place.update_partition_path:
+            if self._moves:
                 is_moved |= is_other
             elif is_other.any():
                 stays = pc.if_else(pa.array(is_found), old, own)
@@ -241,7 +244,7 @@ class FileRewrite:
 
     def _filling(self, arrays: Mapping[str, pa.Array], target: Int64s) -> Int64s:
         """The targets, where rows that had none have the file that is filled in their partition."""
-        by = self._place.columns.partition_by
+        by = self._columns.partition_by
         free = np.flatnonzero(target == NO_TARGET)
         target = target.copy()
         if not by:
@@ -269,31 +272,31 @@ class FileRewrite:
         """The rows of a file that stay; counts them and the others."""
         # Files are rewritten one a core: with enough of them, more threads only wait for each other.
         has_spare_cores = len(self.removed) < pa.cpu_count()
-        reader = TableRows(self._place.root, self._place.schema, self._place.columns, use_threads=has_spare_cores)
+        columns = self._columns
         self._carried[number] = self._replaced[number] = 0
-        with opened(self._place.root, file) as parquet:
-            self._codecs[number] = codec_of(parquet.metadata)
-            in_folders = {column.name for column in self._place.columns.partition_by}
-            stored = [name for name in self._place.schema.names if name not in in_folders]
-            self._notes[number] = rewritten_notes(parquet.metadata, stored)
-            more = sorted(set(parquet.schema_arrow.names) - set(self._place.schema.names))
+        with opened(self._root, file) as opened_file:
+            self._codecs[number] = codec_of(opened_file.footer)
+            in_folders = {column.name for column in columns.partition_by}
+            stored = [name for name in self.schema.names if name not in in_folders]
+            self._notes[number] = rewritten_notes(opened_file.footer, stored)
+            more = sorted(set(opened_file.names) - set(self.schema.names))
             if more:
                 raise SchemaDriftError(
-                    f"{self._place.root / file.path}: has {', '.join(f'`{name}`' for name in more)}, which the table "
+                    f"{self._root / file.path}: has {', '.join(f'`{name}`' for name in more)}, which the table "
                     "does not have; nothing was written"
                 )
-            for records in reader.all(parquet, file):
-                is_replaced = self._wanted.among(reader.key_of(records))
-                kept = records if not is_replaced.any() else records.filter(pa.array(~is_replaced))
-                self._carried[number] += kept.num_rows
-                self._replaced[number] += records.num_rows - kept.num_rows
-                if kept.num_rows:
-                    require_utf8(kept, self._place.root / file.path, "replace or delete its row by its key")
-                    yield kept
+            for records in opened_file.rows(self.schema, columns, use_threads=has_spare_cores):
+                is_replaced = self._wanted.among([records.column(column.name) for column in columns.digested])
+                stays = records if not is_replaced.any() else records.filter(pa.array(~is_replaced))
+                self._carried[number] += stays.num_rows
+                self._replaced[number] += records.num_rows - stays.num_rows
+                if stays.num_rows:
+                    require_utf8(stays, self._root / file.path, "replace or delete its row by its key")
+                    yield stays
 
     def _require_unchanged(self, file: DataFile) -> None:
-        """A plain file is still the one that was judged."""
-        path = self._place.root / file.path
+        """A file that others may change is still the one that was judged."""
+        path = self._root / file.path
         if file.may_change and not is_same_file(path, file):
             raise ConflictError(f"{path}: changed while it was read")
 
@@ -355,7 +358,7 @@ def rewrite_files(
 
     `in_folders`: columns that the files do not have. `begin_sync` is called with each new file, from any thread.
 
-    Raises: as `FileRewrite.kept`.
+    Raises: as `FileRewrite.remaining`.
     """
     make_directories(LOCAL, folder)
     dictionaries = _Dictionaries()
@@ -363,7 +366,7 @@ def rewrite_files(
 
     def written(number: int) -> tuple[int, Written] | None:
         path = folder / str(number)
-        rows = (records for of in (rewrite.kept(number), waiting.of(number)) for records in of)
+        rows = (records for of in (rewrite.remaining(number), waiting.of(number)) for records in of)
         made = _write(path, schema, rows, dictionaries, lambda: (rewrite.codec(number), rewrite.notes(number)))
         if made is None:
             return None

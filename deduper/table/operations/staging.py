@@ -6,7 +6,6 @@ with the numbers of rows of the footers. No staged file ends in `.parquet`: patt
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,11 +26,11 @@ from deduper.table.formats.delta_stats import encode_statistics, file_statistics
 from deduper.table.formats.files import staging_folder
 from deduper.table.formats.plan import PortFiles, port_staging, relative_folder
 from deduper.table.formats.protocol import DataFile, NewFile
-from deduper.table.index.keys import Int64s, SortedKeys
-from deduper.table.index.protocol import ABSENT, NO_TARGET, AddedKeys
-from deduper.table.operations.judge import Verdict, rows_by_verdict
+from deduper.table.index.keys import Int64s
+from deduper.table.index.protocol import ABSENT, NO_TARGET
+from deduper.table.operations.judge import TO_DUPLICATES, TO_TABLE, Verdict
 from deduper.table.operations.new_files import Written, write_new_files
-from deduper.table.operations.rewriting import FileRewrite, WaitingRows, rewrite_files
+from deduper.table.operations.rewriting import FileRewrite, WaitingRows, Workload, rewrite_files
 
 ABOUT = "_load"
 """The column that rows of ports have beside their own."""
@@ -42,38 +41,6 @@ _THREADS = 8
 
 PartitionTexts = tuple[tuple[str, str | None], ...]
 """As `NewFile` has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A judged batch. `verdict` of each row; `file` the number of the first file with its key, by `paths`.
-
-    Rows of the verdicts `to_table` are written to the table, those of `to_duplicates` to the port of that name, errors
-    to theirs. `new`: the keys of all rows for the table, each once, if there is no `rewrite`.
-    """
-
-    verdict: NDArray[np.int8]
-    file: NDArray[np.signedinteger]
-    paths: Mapping[int, str]
-    to_table: frozenset[Verdict]
-    to_duplicates: frozenset[Verdict]
-    new: SortedKeys | None = None
-    rewrite: FileRewrite | None = None
-
-    def rows(self) -> Counter[int]:
-        """The number of rows by verdict."""
-        return rows_by_verdict(self.verdict)
-
-    def added(self) -> AddedKeys | None:
-        """The keys that are new in the table, once all rows are written; None: the files say which."""
-        if self.rewrite is not None:
-            return self.rewrite.added()
-        return None if self.new is None else AddedKeys(self.new, np.full(self.new.count, NO_TARGET))
-
-    @property
-    def removed(self) -> Sequence[DataFile]:
-        """The files that the write removes."""
-        return () if self.rewrite is None else tuple(self.rewrite.removed.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +87,28 @@ def require_free_names(batch: Batch) -> None:
 
 
 def stage(
-    batch: Batch, work: Work, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
+    batch: Batch,
+    work: Workload,
+    rewrite: FileRewrite | None,
+    partition_by: Sequence[KeyColumn],
+    required: Sequence[str],
+    staging: Staging,
 ) -> Staged:
     """Writes the rows; the files are durable.
 
     Raises:
         TableUsageError: a column of `required` has a null, or a value that it cannot have.
         SourceChangedError: the batch has other rows than those that were judged.
-        ConflictError, TableError: of `work.rewrite`.
+        ConflictError, TableError: of `rewrite`.
     """
     in_place_of: dict[str, int] = {}
     with _Syncs() as syncs:
-        waiting, ports, files = _write_batch(batch, work, partition_by, required, staging)
-        if work.rewrite is not None:
+        waiting, ports, files = _write_batch(batch, work, rewrite, partition_by, required, staging)
+        if rewrite is not None:
             in_folders = [column.name for column in partition_by]
             folder = staging.rows.with_name("rewritten")
-            for number, written in rewrite_files(work.rewrite, waiting, in_folders, folder, syncs.begin):
-                file = _in_place_of(work.rewrite.removed[number], written, partition_by, staging)
+            for number, written in rewrite_files(rewrite, waiting, in_folders, folder, syncs.begin):
+                file = _in_place_of(rewrite.removed[number], written, partition_by, staging)
                 files += (file,)
                 in_place_of[file.path] = number
         failpoints.hit("table.3.staged")
@@ -153,10 +125,15 @@ def stage(
 
 
 def _write_batch(
-    batch: Batch, work: Work, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
+    batch: Batch,
+    work: Workload,
+    rewrite: FileRewrite | None,
+    partition_by: Sequence[KeyColumn],
+    required: Sequence[str],
+    staging: Staging,
 ) -> tuple[WaitingRows, Mapping[str, _PortWriter], tuple[NewFile, ...]]:
     """Writes the rows of the batch; those that wait for their files, the ports, the new files."""
-    schema = batch.schema if work.rewrite is None else work.rewrite.schema
+    schema = batch.schema if rewrite is None else rewrite.schema
     # Keys that are to be deleted may lack the columns of the partitions; then there are no rows for the table.
     folders = [one.name for one in partition_by if one.name in schema.names]
     waiting = WaitingRows(staging.rows.with_name("waiting"), schema)
@@ -167,7 +144,7 @@ def _write_batch(
         }
         make_directories(LOCAL, staging.rows)
         stack.enter_context(waiting)
-        rows = _table_rows(batch, work, required, ports, waiting)
+        rows = _table_rows(batch, work, rewrite, required, ports, waiting)
         written = write_new_files(rows, schema, folders, staging.rows, staging.target_bytes)
     return waiting, ports, _new_files(staging.folder, staging.rows, written, staging.load)
 
@@ -215,7 +192,12 @@ class _PortWriter:
 
 
 def _table_rows(
-    batch: Batch, work: Work, required: Sequence[str], ports: Mapping[str, _PortWriter], waiting: WaitingRows
+    batch: Batch,
+    work: Workload,
+    rewrite: FileRewrite | None,
+    required: Sequence[str],
+    ports: Mapping[str, _PortWriter],
+    waiting: WaitingRows,
 ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
     """Record batches, and which of their rows are for new files.
 
@@ -223,28 +205,29 @@ def _table_rows(
     """
     begin = 0
     names = batch.schema.names
+    verdicts = work.verdicts
     for records in batch.batches([*names, BAD_LINE] if batch.is_lines else names):
         end = begin + records.num_rows
-        if end > len(work.verdict):
+        if end > len(verdicts.verdict):
             raise SourceChangedError("the batch has more rows than those that were judged; nothing was committed")
-        verdict, file = work.verdict[begin:end], work.file[begin:end]
+        verdict, first = verdicts.verdict[begin:end], verdicts.first[begin:end]
         for name, port in ports.items():
-            chosen = _is_of(verdict, work.to_duplicates) if name == "duplicates" else verdict >= Verdict.NULL_KEY
+            chosen = _is_of(verdict, TO_DUPLICATES[work.kind]) if name == "duplicates" else verdict >= Verdict.NULL_KEY
             if chosen.any():
-                known = [None if number == ABSENT else work.paths[number] for number in file[chosen].tolist()]
+                known = [None if number == ABSENT else work.files[number].path for number in first[chosen].tolist()]
                 port.write(records.filter(pa.array(chosen)), verdict[chosen], pa.array(known, pa.string()))
-        kept = np.flatnonzero(_is_of(verdict, work.to_table))
+        kept = np.flatnonzero(_is_of(verdict, TO_TABLE[work.kind]))
         records = records.select(names)
         if len(kept):
             for name in required:
                 column = records.column(name)
                 if column.null_count and column.take(pa.array(kept)).null_count:
                     raise TableUsageError(f"column `{name}` has a null, and the table declares it NOT NULL")
-            if work.rewrite is None:
+            if rewrite is None:
                 yield records, kept
             else:
                 chosen = records if len(kept) == len(verdict) else records.take(pa.array(kept))
-                placed, target = work.rewrite.placed(chosen, begin + kept)
+                placed, target = rewrite.placed(chosen, begin + kept)
                 new = np.flatnonzero(target == NO_TARGET)
                 if len(new):
                     yield placed, new
@@ -254,7 +237,7 @@ def _table_rows(
                     waits = target != NO_TARGET
                     waiting.add(placed.filter(pa.array(waits)), target[waits])
         begin = end
-    if begin != len(work.verdict):
+    if begin != len(verdicts.verdict):
         raise SourceChangedError("the batch has fewer rows than those that were judged; nothing was committed")
 
 

@@ -1,6 +1,4 @@
-"""The table of a configuration as it is, and the columns of its key, without a batch.
-
-A table as it is, for a question: its version, and the keys of that version."""
+"""A table as it is, and the keys of a version: for questions and plans, which take no lock, and for writes."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from deduper.table.batch import ArrowBatch, Batch, FileBatch, Keep, TextBatch, require_rule
+from deduper.table.batch import ArrowBatch, Batch, FileBatch, TextBatch, require_rule
 from deduper.table.columns import KeyColumn, KeyColumns, key_columns, require_column
 from deduper.table.errors import FileVanishedError, SettingError, TableChangedError
 from deduper.table.formats.protocol import Snapshot, Table, open_table
@@ -21,17 +19,32 @@ from deduper.table.settings import LoadConfig, LoadedLoad
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table that is there, and what its index is to be of."""
+    """A table, what makes its rows the same, and the index of these keys."""
 
     table: Table
     columns: KeyColumns
+    index: TableIndex
+
+    def keys(self, found: Snapshot) -> VersionKeys:
+        """The keys of the table's present version; files that the index lacks are read.
+
+        Raises:
+            SchemaDriftError: the table has other types than `columns`.
+            TableError: a file or the index cannot be read.
+        """
+        root, columns = self.table.root, self.columns
+        if found.schema is not None:
+            names = [column.name for column in columns.all]
+            of_table = pa.schema([field for field in found.schema if field.name in names])
+            require_same(root, of_table, pa.schema([(column.name, column.arrow) for column in columns.all]))
+        return self.index.view(root, columns).version(root, found.files)
 
 
 def target_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Target:
     """The table of a configuration, with the types that the table has.
 
-    Folders of plain Parquet name values and no types: those of partition columns are the index's, else those of `keys`
-    if it has them all, else the source's.
+    Folder tables name values of partitions, and no types: those are the index's, else those of `keys` if it has all
+    partition columns, else the source's.
 
     Raises:
         ConfigError: there is no table, or a setting does not fit its columns.
@@ -43,7 +56,8 @@ def target_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Target:
         schema = table.snapshot().schema
         if schema is None:
             raise SettingError("table.path", f"{config.table.path} has no table yet", "load files into it first")
-        return Target(table, key_columns(schema, config.key, config.partition_by, config.scope))
+        columns = key_columns(schema, config.key, config.partition_by, config.scope)
+        return Target(table, columns, config.table_index)
 
 
 def table_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Table:
@@ -100,20 +114,6 @@ def of_one_version(table: Table, ask: Callable[[Snapshot], _T]) -> _T:
                 ) from error
 
 
-def present_keys(table: Table, found: Snapshot, columns: KeyColumns, index: TableIndex) -> VersionKeys:
-    """The keys of a table's present version; files that the index lacks are read.
-
-    Raises:
-        SchemaDriftError: the table has other types than `columns`.
-        TableError: a file or the index cannot be read.
-    """
-    if found.schema is not None:
-        names = [column.name for column in columns.all]
-        of_table = pa.schema([field for field in found.schema if field.name in names])
-        require_same(table.root, of_table, pa.schema([(column.name, column.arrow) for column in columns.all]))
-    return index.view(table.root, columns).version(table.root, found.files)
-
-
 def batch_of(rows: Any) -> Batch:
     """The rows of a call: a batch as it is, else Arrow data.
 
@@ -139,32 +139,15 @@ def target_of_keys(batch: Batch, loaded: LoadedLoad) -> Target:
     return target
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Rows for a table, with what makes them the same."""
-
-    batch: Batch
-    columns: KeyColumns
-    keep: Keep
-    table: Table
-    index: TableIndex
-
-    def keys(self, found: Snapshot) -> VersionKeys:
-        """See `present_keys`."""
-        return present_keys(self.table, found, self.columns, self.index)
-
-
-def question_of(rows: Any, loaded: LoadedLoad) -> Question:
-    """The rows of a call and the table of its configuration, which need not be there yet.
+def target_of_rows(batch: Batch, loaded: LoadedLoad) -> Target:
+    """The table of a configuration for rows of all its columns; it need not be there yet.
 
     Raises:
         ConfigError: a setting does not fit the columns.
-        TableUsageError: the rows are no Arrow data.
     """
-    batch = batch_of(rows)
     config = loaded.config
     with loaded.placing_errors():
         columns = key_columns(batch.schema, config.key, config.partition_by, config.scope)
         require_rule(config.rule, batch)
         table = open_table(config.table.path, config.table.format, columns.partition_by)
-        return Question(batch, columns, config.rule, table, config.table_index)
+        return Target(table, columns, config.table_index)

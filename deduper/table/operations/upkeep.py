@@ -1,9 +1,8 @@
-"""The state of a table and its index, by names and sizes of files alone: no rows are read, no lock is taken.
+"""The state of a table and its index, and an index built again.
 
-Beside a running load the parts of the answer may be of different moments.
-
-
-Builds the index of a table again, beside the old one, which counts until the new one is whole."""
+The state is by names and sizes of files alone: no rows are read, no lock is taken. Beside a running write the parts of
+the answer may be of different moments.
+"""
 
 from __future__ import annotations
 

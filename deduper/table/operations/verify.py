@@ -93,9 +93,9 @@ def _verified(target: Target, found: Snapshot, kind: TableIndex) -> TableVerific
     root = target.table.root
     index = kind.view(root, target.columns)
     numbered = index.numbered(found.files)
-    rows = rows_of(root, found.files)
+    rows = rows_of(root, [*numbered.values()])
     indexed = np.zeros(index.next_number, np.bool_)
-    indexed[[number for number, _ in numbered if number < index.next_number]] = True
+    indexed[[number for number in numbered if number < index.next_number]] = True
     counts = _Counts()
     for bucket, group in _by_bucket(numbered, rows, target.columns, index.buckets()).items():
         files = [(number, file) for number, file, _ in group]
@@ -112,11 +112,11 @@ def _verified(target: Target, found: Snapshot, kind: TableIndex) -> TableVerific
         rows=sum(rows),
         keys=counts.keys,
         not_compared=index.absent,
-        unindexed=0 if index.absent else sum(number >= index.next_number for number, _ in numbered),
+        unindexed=0 if index.absent else sum(number >= index.next_number for number in numbered),
         missing=counts.missing.total(),
         extra=counts.extra.total(),
         repeated=counts.repeated.total(),
-        found_in=counts.files({number: file.path for number, file in numbered}),
+        found_in=counts.files({number: file.path for number, file in numbered.items()}),
     )
 
 
@@ -147,12 +147,12 @@ class _Counts:
 
 
 def _by_bucket(
-    numbered: Sequence[tuple[int, DataFile]], rows: Sequence[int], columns: KeyColumns, buckets: Iterable[int]
+    numbered: Mapping[int, DataFile], rows: Sequence[int], columns: KeyColumns, buckets: Iterable[int]
 ) -> dict[int, list[tuple[int, DataFile, int]]]:
     """(number, file, rows) by the bucket of the files' keys; buckets that only the index has are there, and empty."""
     by = columns.bucket_column
     found: defaultdict[int, list[tuple[int, DataFile, int]]] = defaultdict(list)
-    for (number, file), count in zip(numbered, rows, strict=True):
+    for (number, file), count in zip(numbered.items(), rows, strict=True):
         bucket = 0 if by is None else file.partition[columns.partition_by.index(by)]
         if isinstance(bucket, int):  # rows of the partition null have no key
             found[bucket].append((number, file, count))

@@ -18,7 +18,7 @@ from bucket_store import failpoints
 from deduper.table.batch import Keep
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.operations.changes import delete, load, upsert
-from deduper.table.operations.receipts import ChangeReceipt, LoadReceipt
+from deduper.table.operations.receipts import WriteReceipt
 from deduper.table.operations.write import WriteSteps
 from deduper.table.settings import LoadedLoad, load_config
 
@@ -65,7 +65,7 @@ class Place:
 
     def load(
         self, rows: Sequence[Row] | pa.Table, *, keep: str | Keep = "first", scope: str = "partition"
-    ) -> LoadReceipt:
+    ) -> WriteReceipt:
         """A load with key `k`, by `d`."""
         batch = rows if isinstance(rows, pa.Table) else arrow(rows)
         return load(
@@ -87,11 +87,11 @@ class Place:
         file.write_text(f"{CONFIG.replace('FORMAT', self.format)}index: {self.index}\n{more}", encoding="utf-8")
         return load_config(file)
 
-    def upsert(self, rows: Sequence[Row] | pa.Table, more: str = "") -> ChangeReceipt:
+    def upsert(self, rows: Sequence[Row] | pa.Table, more: str = "") -> WriteReceipt:
         """An upsert, with more settings."""
         return upsert(rows if isinstance(rows, pa.Table) else arrow(rows), self.config(more))
 
-    def delete(self, keys: Sequence[Row] | pa.Table, more: str = "") -> ChangeReceipt:
+    def delete(self, keys: Sequence[Row] | pa.Table, more: str = "") -> WriteReceipt:
         """A delete, with more settings."""
         return delete(keys if isinstance(keys, pa.Table) else arrow(keys), self.config(more))
 

@@ -100,7 +100,7 @@ def test_a_filter_of_another_fpp_is_read_as_it_is(place: Place) -> None:
     place.index = "bloom"
     place.load([(key, "a", 0) for key in range(1000)])
     place.index = "{kind: bloom, options: {fpp: 0.0001}}"
-    assert place.load([(key, "b", day) for key in range(1000) for day in (0, 1)]).new == 1000
+    assert place.load([(key, "b", day) for key in range(1000) for day in (0, 1)]).inserted == 1000
     old, new = sizes()
     assert new > 2 * old - 100
     assert verify(place.config()).is_sound
@@ -116,7 +116,7 @@ def test_a_filter_has_room_for_keys_that_are_null(tmp_path: Path) -> None:
     for keys in ([None, 2, None], [None]):
         write_deltalake(str(place.root), arrow([(key, "f", 1) for key in keys]), mode="append", partition_by=["d"])
     receipt = place.load([(1, "b", 0), (2, "b", 1), (3, "b", 1)])
-    assert (receipt.found, receipt.new, receipt.read_files) == (2, 1, 2)
+    assert (receipt.found, receipt.inserted, receipt.read_files) == (2, 1, 2)
     assert verify(place.config()).is_sound
 
 

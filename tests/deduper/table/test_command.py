@@ -34,6 +34,14 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(app, ["table", *words])
 
 
+RECEIPT = [
+    *("operation", "load", "version", "rows", "inserted", "updated", "deleted", "found", "absent", "repeats", "errors"),
+    *("found_in", "files", "removed_files", "removed_bytes", "removed_rows", "carried_rows", "read_files"),
+    *("began_anew", "completed", "tries", "seconds"),
+]
+"""The names of a receipt, for programs."""
+
+
 def test_the_answer_of_a_load(place: Place, tmp_path: Path) -> None:
     """For people, and for programs."""
     deliver(tmp_path, "a", [(1, "a", 0), (2, "b", 0), (1, "c", 0), (None, "d", 0)])
@@ -43,11 +51,8 @@ def test_the_answer_of_a_load(place: Place, tmp_path: Path) -> None:
     for line in ("rows 4", "new 2 in 1 file", "repeats in the batch 1", "in the table 0", "errors 1 null_key"):
         assert line in lines
     second = json.loads(run("load", str(tmp_path / "load.yaml"), "--json").stdout)
-    assert list(second) == [
-        *("load", "version", "rows", "new", "repeats", "found", "errors", "found_in", "files", "read_files"),
-        *("began_anew", "completed", "tries", "seconds"),
-    ]
-    assert (second["rows"], second["new"], second["found"], second["errors"]) == (4, 0, 3, {"null_key": 1})
+    assert list(second) == RECEIPT
+    assert (second["rows"], second["inserted"], second["found"], second["errors"]) == (4, 0, 3, {"null_key": 1})
     assert second["found_in"] == [{"path": place.files()[0], "rows": 3}]
 
 
@@ -77,10 +82,7 @@ def test_the_answer_of_an_upsert(place: Place, tmp_path: Path) -> None:
         assert line in lines
     assert sorted(place.rows()) == [(1, "b", 0), (2, "a", 0), (3, "a", 1), (4, "b", 0)]
     again = json.loads(run("upsert", file, "--execute", "--json").stdout)
-    assert list(again) == [
-        *("operation", "load", *counts[1:], "files", "removed_files", "removed_bytes", "removed_rows", "carried_rows"),
-        *("read_files", "began_anew", "completed", "tries", "seconds"),
-    ]
+    assert list(again) == RECEIPT
     assert (again["updated"], again["removed_files"]) == (2, 2)
 
 

@@ -29,4 +29,4 @@ def test_a_dot_alone_is_no_matter(place: Place, index: str) -> None:
     rows = pa.table({"a.b": [1, 2], "ab": [{"b": 1}] * 2, "a.": ["x", "y"], ".a": [0.5, 1.0]})
     for new in (2, 0):
         receipt = load(rows, place.root, key=["a.b", "a."], index=index, table_format=place.format)
-        assert (receipt.new, receipt.found) == (new, 2 - new)
+        assert (receipt.inserted, receipt.found) == (new, 2 - new)

@@ -116,7 +116,7 @@ def test_all_commands_with_few_rights(
     secured.client.acl_log_reset()
     given = own_files(certificates) | {"key_file": certificates / "encrypted.key", "key_password": KEY_PASSWORD}
     place = Place(tmp_path, "delta", index(secured.url, USER, password=PASSWORD, **given))
-    assert place.load(rows(0, 10)).new == 10
+    assert place.load(rows(0, 10)).inserted == 10
     assert filter_exists(arrow(rows(8, 12)), place.config()).to_pylist() == [False, False, True, True]
     assert place.upsert(rows(5, 15)).updated == 5
     assert place.delete(rows(0, 2)).deleted == 2
@@ -268,7 +268,7 @@ def test_a_server_that_goes(certificates: Path, tmp_path: Path) -> None:
         assert away.value.exit_code is not ExitCode.USAGE
         assert table_status(place.config()).index.state is Condition.AWAY
         server.start()
-        assert place.load(rows(2, 6)).new == 2
+        assert place.load(rows(2, 6)).inserted == 2
         assert verify(place.config()).is_sound
 
 

@@ -17,8 +17,11 @@ from deltalake import DeltaTable
 
 from deduper.table.errors import VersionGoneError
 from deduper.table.formats.protocol import PRIVATE
+from deduper.table.index.bloom import BloomIndex
+from deduper.table.index.exact import ExactIndex
 from deduper.table.index.protocol import Condition
 from deduper.table.index.reading import opened
+from deduper.table.index.simple import SimpleIndex
 from deduper.table.operations.changes import load
 from deduper.table.operations.questions import filter_exists, read, tag
 from deduper.table.operations.rollback import rollback
@@ -211,7 +214,7 @@ def test_an_entry_of_a_commit_that_failed_is_not_believed(kind: str, place: Plac
         place.load([(2, "b", 0)])
     assert died
     assert filter_exists(arrow([(2, "", 0)]), config).to_pylist() == [True]
-    assert place.load([(1, "c", 0), (2, "c", 0), (3, "c", 1)]).new == 2
+    assert place.load([(1, "c", 0), (2, "c", 0), (3, "c", 1)]).inserted == 2
     assert place.load([(1, "c", 0), (2, "c", 0), (3, "c", 1)]).found == 3
 
 
@@ -223,7 +226,7 @@ def test_a_death_between_data_and_index(kind: str, place: Place) -> None:
         place.load([(2, "a", 0), (3, "a", 1)])
     assert died
     receipt = place.load([(2, "b", 0), (3, "b", 1), (4, "b", 1)])
-    assert (receipt.found, receipt.new) == (2, 1)
+    assert (receipt.found, receipt.inserted) == (2, 1)
     assert receipt.read_files == (0 if kind == "simple" else 2)
     assert verify(place.config()).is_sound
 
@@ -241,7 +244,7 @@ def test_status_and_rebuild(kind: str, place: Place) -> None:
     receipt = rebuild(place.config())
     assert (receipt.files, receipt.read_files, receipt.keys) == ((3, 3, 51) if is_kept else (3, 0, 0))
     assert table_status(place.config()).index.state is (Condition.PRESENT if is_kept else Condition.NOT_KEPT)
-    assert place.load([(key, "b", key % 2) for key in range(50)]).new == 0
+    assert place.load([(key, "b", key % 2) for key in range(50)]).inserted == 0
     assert verify(place.config()).is_sound
 
 
@@ -268,7 +271,7 @@ def test_another_key(kind: str, tmp_path: Path) -> None:
             scope=scope,
             index=place.config().config.table_index,
         )
-        return receipt.new, receipt.found, sum(receipt.errors.values())
+        return receipt.inserted, receipt.found, sum(receipt.errors.values())
 
     assert loaded(["b", "a"]) == (3, 0, 1)
     for key, scope, found in (
@@ -293,7 +296,7 @@ def test_dates_that_python_does_not_have(kind: str, tmp_path: Path) -> None:
         rows = pa.table({"k": pa.array(days, pa.int32()).cast(pa.date32()), "v": pa.array(days)})
         index = place.config().config.table_index
         receipt = load(rows, place.root, key=["k"], table_format="parquet", index=index)
-        return receipt.new, receipt.found
+        return receipt.inserted, receipt.found
 
     assert loaded([-4_000_000, 0, 4_000_000]) == (3, 0)
     assert loaded([5, 6]) == (2, 0)
@@ -327,7 +330,7 @@ def test_kinds_beside_each_other(place: Place) -> None:
     for number, index in enumerate((*KINDS, *KINDS)):
         place.index = index
         receipt = place.load([(key, "a", 0) for key in range(number + 1)])
-        assert (receipt.new, receipt.found) == (1, number)
+        assert (receipt.inserted, receipt.found) == (1, number)
 
 
 @pytest.mark.parametrize(
@@ -417,6 +420,6 @@ def test_the_default_is_exact(tmp_path: Path) -> None:
     """Short and long forms."""
     from tests.deduper.table.test_settings import PLAIN
 
-    for text, kind in (("", "exact"), ("index: simple\n", "simple"), ("index: {kind: bloom}\n", "bloom")):
+    for text, kind in (("", ExactIndex), ("index: simple\n", SimpleIndex), ("index: {kind: bloom}\n", BloomIndex)):
         (tmp_path / "load.yaml").write_text(PLAIN + text, encoding="utf-8")
-        assert load_config(tmp_path / "load.yaml", environment={}).config.table_index.kind == kind
+        assert type(load_config(tmp_path / "load.yaml", environment={}).config.table_index) is kind

@@ -86,17 +86,17 @@ def test_all_texts_of_a_batch_have_offsets_of_64_bits(
 ) -> None:
     """Those of the key, for a look-up and for the bounds of a read, and those of `keep: {greatest: COLUMN}`."""
     seen: list[pa.DataType] = []
-    all_files, take = ReadKeys.all_files, read.SortedValues
+    find, take = ReadKeys.find, read.SortedValues
 
     def looked_up(self: ReadKeys, keys: Any, values: Any) -> Any:
         seen.extend(column.type for column in values.values())
-        return all_files(self, keys, values)
+        return find(self, keys, values)
 
     def bounded(values: Any) -> Any:
         seen.append(values.type)
         return take(values)
 
-    monkeypatch.setattr(ReadKeys, "all_files", looked_up)
+    monkeypatch.setattr(ReadKeys, "find", looked_up)
     monkeypatch.setattr(read, "SortedValues", bounded)
     place = Place(tmp_path, "delta", index)
     rows = pa.table({"k": ["a", "b", "a"], "v": [b"1", b"2", b"3"]})

@@ -161,7 +161,7 @@ def test_old_times_of_other_zones_are_refused(place: Place, tmp_path: Path) -> N
         times = pa.array([us], pa.int64()).cast(pa.timestamp("us", "UTC"))
         file = _written(tmp_path / "in" / "a", pa.table({"k": [1], "t": times, "d": _dates([0])}), notes)
         if is_right:
-            assert load(FileBatch([file]), place.root, key=["k"], table_format=place.format).new == 1
+            assert load(FileBatch([file]), place.root, key=["k"], table_format=place.format).inserted == 1
             continue
         with pytest.raises(TableUsageError, match=r"`t` has a time before 1900 .* America/Los_Angeles"):
             load(FileBatch([file]), place.root, key=["k"], table_format=place.format)
@@ -248,4 +248,4 @@ def test_batches_in_both_calendars_have_the_same_keys(place: Place, tmp_path: Pa
         load(FileBatch([file]), place.root, key=["k"], partition_by=["d"], table_format=place.format)
         for file in (today, old)
     ]
-    assert [(one.new, one.found) for one in receipts] == [(3, 0), (0, 3)]
+    assert [(one.inserted, one.found) for one in receipts] == [(3, 0), (0, 3)]

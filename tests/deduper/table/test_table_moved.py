@@ -128,7 +128,7 @@ def test_a_dead_write_is_given_up(place: Place) -> None:
     with pytest.raises(StagedFileGoneError, match=f"delete `{PRIVATE}/staging/{load}`"):
         place.load([])
     shutil.rmtree(place.root / PRIVATE / "staging" / load)
-    assert place.load([(50, "later", 0)]).new == 1
+    assert place.load([(50, "later", 0)]).inserted == 1
     assert sorted(place.rows()) == (AFTER if place.format == "delta" else sorted([*OLD, (50, "later", 0)]))
 
 

@@ -145,12 +145,12 @@ def test_row_groups_by_their_bounds(values: pa.Array, asked: pa.Array, groups: l
     rows = pa.table({"n": nested, "k": values})
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=2)
     with pq.ParquetFile(tmp_path / "a.parquet") as parquet:
-        assert groups_with(parquet, KeyColumn("k", "any"), SortedValues(asked)) == groups
+        assert groups_with(parquet.metadata, KeyColumn("k", "any"), SortedValues(asked)) == groups
     pq.write_table(
         pa.table({"n": nested, "k": values}), tmp_path / "b.parquet", row_group_size=2, write_statistics=False
     )
     with pq.ParquetFile(tmp_path / "b.parquet") as parquet:
-        assert groups_with(parquet, KeyColumn("k", "any"), SortedValues(asked)) == [0, 1, 2, 3]
+        assert groups_with(parquet.metadata, KeyColumn("k", "any"), SortedValues(asked)) == [0, 1, 2, 3]
 
 
 def test_rows_are_read_as_the_table_has_them(place: Place) -> None:

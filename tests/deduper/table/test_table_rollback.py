@@ -76,7 +76,7 @@ def test_a_bad_load_is_taken_back(place: Place) -> None:
     assert place.held() == [(1, 0)]
     assert filter_exists(arrow(bad), place.config()).to_pylist() == [False, True, True]
     receipt = place.load(bad)
-    assert (receipt.new, receipt.found, receipt.read_files) == (2, 1, 0)
+    assert (receipt.inserted, receipt.found, receipt.read_files) == (2, 1, 0)
     assert place.held() == [(1, 0), (2, 0), (3, 1)]
     assert verify(place.config()).is_sound
 
@@ -266,7 +266,7 @@ def test_columns_that_another_writer_added(tmp_path: Path) -> None:
     assert "more" in pa.schema(DeltaTable(str(place.root)).schema()).names
     assert back(place, 0).is_needed
     assert pa.schema(DeltaTable(str(place.root)).schema()).names == ["k", "v", "d"]
-    assert place.load([(1, "a", 0), (2, "a", 0)]).new == 1
+    assert place.load([(1, "a", 0), (2, "a", 0)]).inserted == 1
 
 
 def test_odd_names_of_partitions(place: Place) -> None:

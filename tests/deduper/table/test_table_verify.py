@@ -256,7 +256,7 @@ def test_a_wrong_index_is_rebuilt(place: Place) -> None:
     assert "index 3 keys" in " ".join(run(place, "rebuild").stdout.split())
     verify(place, 0)
     again = place.load([(1, "a", 0), (2, "a", 1), (3, "b", 0)])
-    assert (again.found, again.new, again.read_files, again.began_anew) == (3, 0, 0, None)
+    assert (again.found, again.inserted, again.read_files, again.began_anew) == (3, 0, 0, None)
 
 
 @pytest.mark.parametrize("step", ["index.piece", "index.state", "index.merged", "index.rebuilt"])
@@ -274,7 +274,7 @@ def test_an_interrupted_rebuild(step: str, place: Place, monkeypatch: pytest.Mon
     assert "new index" in run(place, "status").stdout
     verify(place, 0)
     loaded = place.load([*rows, (9, "b", 0)])
-    assert (loaded.found, loaded.new, loaded.read_files, loaded.began_anew) == (9, 1, 0, None)
+    assert (loaded.found, loaded.inserted, loaded.read_files, loaded.began_anew) == (9, 1, 0, None)
     receipt = rebuilt(place)
     read = {"index.piece": 10, "index.state": 9, "index.merged": 1, "index.rebuilt": 1}[step]
     assert (receipt.files, receipt.read_files, receipt.keys, receipt.is_continued) == (10, read, 10, True)

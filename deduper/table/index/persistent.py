@@ -1,4 +1,4 @@
-"""What the kinds that keep something have in common: the file `state`, its opening, its rebuilding, its status.
+"""What all kinds but `simple` have in common: the file `state`, its opening, its rebuilding, its status.
 
     <folder>/state       which files of the table are read, under which numbers, and what names the kind's own files
     <folder>/rebuilding  the state of an index under rebuilding; it becomes `state` once it is whole
@@ -52,7 +52,7 @@ class NumberedFile:
         return self.path, self.size, self.stamp
 
 
-class KeptState(Protocol):
+class PersistentState(Protocol):
     """A state; `columns` and `salt` are fixed for the life of its index."""
 
     @property
@@ -72,7 +72,7 @@ class KeptState(Protocol):
         """The files that are read."""
 
 
-_S = TypeVar("_S", bound=KeptState)
+_S = TypeVar("_S", bound=PersistentState)
 
 
 def serving(form: FramedFile[_S], folder: Path, columns: KeyColumns) -> tuple[_S | None, str | None]:
@@ -88,7 +88,13 @@ def serving(form: FramedFile[_S], folder: Path, columns: KeyColumns) -> tuple[_S
     return found, None
 
 
-class KeptIndex(ABC, Generic[_S]):
+def numbered(known: Iterable[NumberedFile], next_number: int, files: Iterable[DataFile]) -> dict[int, DataFile]:
+    """Files by their numbers; those that are not known have free ones, from `next_number` on."""
+    number_of = {file.identity: file.number for file in known}
+    return {number_of.get(file.identity, next_number + place): file for place, file in enumerate(files)}
+
+
+class PersistentIndex(ABC, Generic[_S]):
     """An index that is open for writing: its state, and which of the kind's own files it names. See `KeyIndex`."""
 
     form: ClassVar[FramedFile[_S]]
@@ -173,7 +179,7 @@ class Part:
     size_bytes: int
 
 
-class KeptKind(ABC, Generic[_S]):
+class PersistentKind(ABC, Generic[_S]):
     """A kind that keeps something; see `TableIndex`."""
 
     form: ClassVar[FramedFile[_S]]
@@ -184,7 +190,7 @@ class KeptKind(ABC, Generic[_S]):
         return root / PRIVATE / self.folder_name
 
     @abstractmethod
-    def _rebuilding(self, root: Path, columns: KeyColumns) -> KeptIndex[_S]:
+    def _rebuilding(self, root: Path, columns: KeyColumns) -> PersistentIndex[_S]:
         """The index under rebuilding."""
 
     @abstractmethod
