@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
@@ -27,6 +26,7 @@ from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedEr
 from deduper.table.formats.files import data_paths, is_hidden
 from deduper.table.schema import in_form, is_scalar, one_form, require_utf8, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
+from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 from deduper.tasks.readers.text import Lines, SomeLines, require_lines
 from deduper.text.block import parse
@@ -120,14 +120,14 @@ class FileBatch:
         wanted = pa.schema([self.schema.field(name) for name in columns])
         for file, identity in self._files:
             try:
-                with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+                with opened_parquet(str(file)) as opened:
                     times = StoredTimes(opened, file)
-                    for batch in opened.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                    for batch in opened.batches(list(columns), rows=_BATCH_ROWS, use_threads=True):
                         yield from _in_one_form(times.records(batch).select(list(columns)), wanted, str(file))
                 is_same = identity_of(file) == identity
-            except FileNotFoundError:
+            except (FileNotFoundError, FileGone):
                 is_same = False
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnreadableFile) as error:
                 raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
             if not is_same:
                 raise SourceChangedError(f"{file}: changed while it was loaded; nothing was committed")
@@ -194,7 +194,7 @@ def identity_of(file: Path) -> tuple[int, ...]:
 def _schema_of(file: Path) -> pa.Schema:
     try:
         return stored_schema(file)
-    except (pa.ArrowException, OSError) as error:
+    except (FileGone, UnreadableFile) as error:
         raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
 
 

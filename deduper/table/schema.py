@@ -40,7 +40,7 @@ def one_form(schema: pa.Schema) -> pa.Schema:
                 raise TableUsageError(f"column `{name}` is taken for a part of column `{above}` in Parquet; rename one")
     fields = []
     for field in schema:
-        kind = _type(field.type)
+        kind = form_of(field.type)
         if kind is None:
             raise TableUsageError(f"column `{field.name}` is {field.type}, which tables do not have; cast it")
         fields.append(pa.field(field.name, kind))
@@ -115,8 +115,8 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 def _castable(kind: pa.DataType) -> pa.DataType:
     """The type with its dictionaries of views as those of texts or bytes: Arrow does not cast views out of them."""
     if types.is_dictionary(kind):
-        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-        return pa.dictionary(kind.index_type, plain.get(kind.value_type, kind.value_type), kind.ordered)
+        offsets = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+        return pa.dictionary(kind.index_type, offsets.get(kind.value_type, kind.value_type), kind.ordered)
     if types.is_list(kind) or types.is_large_list(kind):
         make = pa.list_ if types.is_list(kind) else pa.large_list
         return make(kind.value_field.with_type(_castable(kind.value_type)))
@@ -128,10 +128,10 @@ def _castable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _type(kind: pa.DataType) -> pa.DataType | None:
+def form_of(kind: pa.DataType) -> pa.DataType | None:
     """The one form of a type, None for a type that tables do not have."""
     if types.is_dictionary(kind):
-        return _type(kind.value_type)
+        return form_of(kind.value_type)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
@@ -143,13 +143,13 @@ def _type(kind: pa.DataType) -> pa.DataType | None:
     if types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_list(kind) or types.is_large_list(kind):
-        element = _type(kind.value_type)
+        element = form_of(kind.value_type)
         return None if element is None else pa.list_(pa.field("element", element))
     if types.is_struct(kind):
-        fields = [(field.name, _type(field.type)) for field in kind]
+        fields = [(field.name, form_of(field.type)) for field in kind]
         return None if any(inner is None for _, inner in fields) else pa.struct([pa.field(*one) for one in fields])
     if types.is_map(kind):
-        key, item = _type(kind.key_type), _type(kind.item_type)
+        key, item = form_of(kind.key_type), form_of(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     return kind if kind in _NAMES else None
 

@@ -22,7 +22,7 @@ from deduper.cli.command import (
 from deduper.errors import ExitCode
 
 table_app = typer.Typer(
-    help="Load and change tables without duplicates: Delta Lake, or plain Parquet.",
+    help="Load and change tables without duplicates: Delta Lake, or folders of Parquet files.",
     no_args_is_help=True,
     context_settings=CONTEXT,
 )
@@ -89,7 +89,7 @@ def table_rollback(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Return a table and its index to an older version; without --execute, show the plan and write nothing."""
+    """Return a Delta table and its index to an older version; without --execute, show the plan and write nothing."""
     from deduper.cli.views.table.change import render_rollback
     from deduper.service.logs import configure_logging
     from deduper.table.operations.rollback import plan_rollback, rollback

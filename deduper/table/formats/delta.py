@@ -47,7 +47,7 @@ _LOAD = "deduperLoad"
 _STAMP = (1 << 63) - 1
 """The bits of a stamp."""
 _FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "invariants", "timestampNtz"}
-"""Features under which a write of ours is right, unless `_require_plain` finds them in use; others are refused."""
+"""Features under which a write of ours is right, unless `_require_supported` finds them in use; others are refused."""
 _AS_WRITTEN = "!$&'()+,-./:;=@_~"
 """The characters, beside letters and digits, that deltalake does not encode in the path of a file it removes."""
 _IN_USE = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
@@ -124,7 +124,7 @@ class DeltaFiles:
             raise VersionGoneError(f"{self._root}: version {version} cannot be read any more: {error}") from error
 
     def _snapshot_of(self, table: DeltaTable) -> Snapshot:
-        _require_plain(table, self._root)
+        _require_supported(table, self._root)
         names = tuple(table.metadata().partition_columns)
         if names != self._partition_by:
             raise TableUsageError(other_partitions(str(self._root), names, self._partition_by))
@@ -347,7 +347,7 @@ def _no_changes(table: DeltaTable) -> str | None:
     return None
 
 
-def _require_plain(table: DeltaTable, root: Path) -> None:
+def _require_supported(table: DeltaTable, root: Path) -> None:
     protocol = table.protocol()
     refused = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES)
     configuration = table.metadata().configuration

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bucket_store.filesystem import LOCAL
 from deduper.table.columns import KeyColumn, partition_of
@@ -31,6 +30,8 @@ from deduper.table.formats.plan import planned
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Snapshot, declared_lengths
 from deduper.table.schema import one_form
 from deduper.table.stored_times import StoredTimes
+from deduper.tasks.readers.parquet import opened_parquet
+from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 
 _LOOKS = 10
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -120,11 +121,11 @@ class FolderTable:
     def _schema_of(self, file: DataFile) -> pa.Schema:
         path = self._root / file.path
         try:
-            with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as opened:
-                stored, notes = one_form(StoredTimes(opened, path).schema), opened.metadata.metadata or {}
-        except FileNotFoundError:
-            raise
-        except (pa.ArrowException, OSError) as error:
+            with opened_parquet(str(path)) as opened:
+                stored, notes = one_form(StoredTimes(opened, path).schema), opened.footer.metadata or {}
+        except FileGone as error:
+            raise FileNotFoundError(path) from error
+        except UnreadableFile as error:
             raise TableError(f"{path}: the footer cannot be read: {error}; {NO_PART}") from error
         if found := _noted_lengths(notes):
             raise UnsupportedTableError(

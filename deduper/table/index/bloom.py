@@ -55,6 +55,13 @@ from deduper.table.index.simple import Lookup, ReadKeys
 
 FILTERS = "filters"
 _LONGEST = 64
+_STEP_ROWS = 4 << 20
+"""About so many keys are read for a state: an interrupted building continues after the last one."""
+_THREADS = 4
+_FPP = 0.006
+"""12 bits a key."""
+_LEAST, _MOST = 0.00001, 0.5
+"""41 bits a key, and 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +113,6 @@ def bound_value(text: str | None, column: KeyColumn) -> Any:
     if text is None or column.type == "string":
         return text
     return int(text)
-
-
-_STEP_ROWS = 4 << 20
-"""About so many keys are read for a state: an interrupted building continues after the last one."""
-_THREADS = 4
 
 
 class FilterIndex(PersistentIndex[BloomState]):
@@ -290,12 +292,6 @@ def _words(folder: Path, state: BloomState, file: FilteredFile) -> NDArray[np.ui
 def _gone(folder: Path, state: BloomState, file: FilteredFile) -> IndexDamagedError:
     path = folder / FILTERS / state.name(file)
     return IndexDamagedError(f"{path}: is gone; delete {folder}: the next load builds the index anew")
-
-
-_FPP = 0.006
-"""12 bits a key."""
-_LEAST, _MOST = 0.00001, 0.5
-"""41 bits a key, and 4."""
 
 
 class BloomIndex(PersistentKind[BloomState]):

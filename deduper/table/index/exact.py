@@ -73,6 +73,17 @@ from deduper.table.index.pieces import (
 from deduper.table.index.protocol import ABSENT, NO_TARGET, AddedKeys, Differences, Values, WrittenFile
 from deduper.table.index.reading import grouped, key_steps, read_keys, rows_of
 
+_PIECES = "pieces"
+_PIECE_ROWS = 4 << 20
+"""About so many keys make a piece. The state is written when it has those of whole files: an interrupted
+building continues there."""
+_MOST_MERGED = 4 << 20
+"""Keys of the largest merge of young pieces, which is in memory as a whole: some 100 bytes each."""
+_MOST_YOUNG = 8 << 20
+"""With more keys than these in young pieces, and more than a part of all, they are spread over slices."""
+_YOUNG_SHARE = 64
+"""So in a large index the pieces that come into slices are not tiny."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
@@ -198,18 +209,6 @@ def _stored(piece: MappedPiece, bucket: int, least: int, greatest: int) -> FileK
     if entries is None:
         return NO_KEYS
     return keys_of(entries_between(entries, least, greatest))
-
-
-_PIECES = "pieces"
-_PIECE_ROWS = 4 << 20
-"""About so many keys make a piece. The state is written when it has those of whole files: an interrupted
-building continues there."""
-_MOST_MERGED = 4 << 20
-"""Keys of the largest merge of young pieces, which is in memory as a whole: some 100 bytes each."""
-_MOST_YOUNG = 8 << 20
-"""With more keys than these in young pieces, and more than a part of all, they are spread over slices."""
-_YOUNG_SHARE = 64
-"""So in a large index the pieces that come into slices are not tiny."""
 
 
 class PieceIndex(PersistentIndex[IndexState]):

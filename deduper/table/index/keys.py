@@ -34,6 +34,7 @@ _HALF = np.uint64(32)
 _MOVES_A_KEY = 8
 _DENSE = 1 << 16
 """So many buckets have numbers of their own, without a look at which there are."""
+FileNumbers = NDArray[np.uint32]
 
 
 @kernel(types.boolean(_I64_IN, types.int64, _U64_IN, _U64_IN, types.uint64, types.uint64, _I64, _I64, _DIGESTS))
@@ -145,11 +146,11 @@ def digests_of(columns: Sequence[pa.Array], kinds: Sequence[KeyColumn], salt: by
 
 def buckets_of(column: pa.Array, kind: KeyColumn) -> Int64s:
     """The bucket of every value of an integer or date column: the number itself, a date's days. Nulls get any."""
-    buckets: Int64s = plain_of(column, kind).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    buckets: Int64s = partition_values(column, kind).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return buckets
 
 
-def plain_of(column: pa.Array, kind: KeyColumn) -> pa.Array:
+def partition_values(column: pa.Array, kind: KeyColumn) -> pa.Array:
     """A partition column as `PartitionValue`s: a date is its days."""
     return column.view(pa.int32()) if kind.type == "date" else column
 
@@ -162,11 +163,8 @@ def wide(values: pa.Array) -> pa.Array:
 
 def array_of(value: PartitionValue, kind: KeyColumn, rows: int) -> pa.Array:
     """A column with the value of a partition in every row."""
-    plain = pa.repeat(pa.scalar(value, pa.int32() if kind.type == "date" else kind.arrow), rows)
-    return plain.cast(kind.arrow)
-
-
-FileNumbers = NDArray[np.uint32]
+    values = pa.repeat(pa.scalar(value, pa.int32() if kind.type == "date" else kind.arrow), rows)
+    return values.cast(kind.arrow)
 
 
 @dataclass(frozen=True, slots=True)

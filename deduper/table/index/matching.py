@@ -118,7 +118,7 @@ def _bounds(chunk: pq.ColumnChunkMetaData) -> tuple[Any, Any] | None:
     if found is None or not found.has_min_max:
         return None
     try:
-        return _plain(found.min), _plain(found.max)
+        return _in_days(found.min), _in_days(found.max)
     except (OverflowError, ValueError):  # dates that Python does not have
         return None
 
@@ -132,5 +132,5 @@ def value_of(value: pa.Scalar) -> Any:
     return value.value if isinstance(value, pa.Date32Scalar) else value.as_py()
 
 
-def _plain(bound: Any) -> Any:
+def _in_days(bound: Any) -> Any:
     return (bound - _FIRST_DAY).days if isinstance(bound, date) else bound

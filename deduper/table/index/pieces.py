@@ -36,6 +36,11 @@ FEWEST_MERGED = 8
 _LEAST_ROWS, _MOST_ROWS = 4 << 20, 16 << 20
 _SLICES = 64
 """A slice gets at most so many keys that there are no more slices than these, between the two; each has a file open."""
+_MOST_KEPT = 512
+"""Pieces of indexes other than the last one used; each has a file open."""
+_THREADS = 4
+_LEAST_SHARED = 1 << 14
+"""Keys of a part that is worth a thread of its own."""
 
 
 def bounds(number: int) -> tuple[int, int]:
@@ -122,10 +127,6 @@ def to_merge(entries: Sequence[int], most: int, fewest: int = FEWEST_MERGED, gro
         total += size
         count += 1
     return count if count >= fewest else 0
-
-
-_MOST_KEPT = 512
-"""Pieces of indexes other than the last one used; each has a file open."""
 
 
 class MappedPiece:
@@ -239,13 +240,8 @@ def _stamp(of: os.stat_result) -> tuple[int, ...]:
     return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns
 
 
-_THREADS = 4
-_LEAST_SHARED = 1 << 14
-"""Keys of a part that is worth a thread of its own."""
-
-
 class Keys(Protocol):
-    """Keys with their files, by bucket; of a slice of the digests (`slices`)."""
+    """Keys with their files, by bucket; of a slice of the digests."""
 
     @property
     def slice(self) -> int:

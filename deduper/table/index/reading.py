@@ -18,6 +18,8 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import FileKeys, array_of, joined, row_keys, without_null
 from deduper.table.schema import in_form, one_form, type_name
 from deduper.table.stored_times import StoredTimes
+from deduper.tasks.readers.parquet import OpenedParquet, opened_parquet
+from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 
 _THREADS = 4
 _ROWS, _ROWS_OF_KEYS = 1 << 17, 1 << 20
@@ -126,8 +128,8 @@ def _parts(
 class OpenFile:
     """An open file of a table; `opened` makes it. `footer` is the file's own."""
 
-    def __init__(self, parquet: pq.ParquetFile, root: Path, file: DataFile) -> None:
-        self.footer: pq.FileMetaData = parquet.metadata
+    def __init__(self, parquet: OpenedParquet, root: Path, file: DataFile) -> None:
+        self.footer: pq.FileMetaData = parquet.footer
         self._parquet = parquet
         self._partition = file.partition
         self._where = root / file.path
@@ -194,7 +196,7 @@ class OpenFile:
         # With a file of no column of the schema, any column says how many rows there are.
         read = stored or self.names[:1]
         form = pa.schema([(schema if stored else self._times.schema).field(name) for name in read])
-        for stored_rows in self._parquet.iter_batches(batch_rows, groups, read, use_threads=use_threads):
+        for stored_rows in self._parquet.batches(read, groups, rows=batch_rows, use_threads=use_threads):
             for records in in_form(self._times.records(stored_rows).select(read), form, self._where):
                 arrays = []
                 for field in schema:
@@ -220,7 +222,7 @@ def opened(root: Path, file: DataFile) -> Iterator[OpenFile]:
         FileVanishedError: it is not there.
         TableError: it cannot be read, here or in the body.
     """
-    with _as_table_errors(root, file), pq.ParquetFile(root / file.path, coerce_int96_timestamp_unit="us") as parquet:
+    with _as_table_errors(root, file), opened_parquet(str(root / file.path)) as parquet:
         yield OpenFile(parquet, root, file)
 
 
@@ -230,8 +232,8 @@ def _as_table_errors(root: Path, file: DataFile) -> Iterator[None]:
     path = root / file.path
     try:
         yield
-    except FileNotFoundError as error:
+    except (FileNotFoundError, FileGone) as error:
         raise FileVanishedError(f"{path}: is not there, and the table's present version has it") from error
-    except (pa.ArrowException, OSError) as error:
-        what = f"; {NO_PART}" if file.stamp else ""  # a log names no file that is no part of its table
+    except (pa.ArrowException, OSError, UnreadableFile) as error:
+        what = f"; {NO_PART}" if file.may_change else ""  # a log names no file that is no part of its table
         raise TableError(f"{path}: cannot be read: {error}{what}") from error

@@ -24,7 +24,7 @@ from bucket_store.tables.matching import match_sorted
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumn, KeyColumns, KeyNames, PartitionValue
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.keys import FileKeys, Int64s, SortedKeys, in_order, plain_of, row_keys, without_null
+from deduper.table.index.keys import FileKeys, Int64s, SortedKeys, in_order, partition_values, row_keys, without_null
 from deduper.table.index.matching import SortedValues, bounded_column, groups_with
 from deduper.table.index.protocol import (
     AddedKeys,
@@ -117,7 +117,9 @@ class Lookup:
     @cached_property
     def partitions(self) -> list[set[PartitionValue]]:
         """The values of each partition column."""
-        return [set(pc.unique(plain_of(self.values[column.name], column)).to_pylist()) for column in self._folders]
+        return [
+            set(pc.unique(partition_values(self.values[column.name], column)).to_pylist()) for column in self._folders
+        ]
 
     def different(self, places: Int64s, column: KeyColumn) -> SortedValues:
         """The values of a column at some places, one at least; those of a whole bucket are sorted once for all."""

@@ -31,6 +31,17 @@ from deduper.table.formats.delta_stats import FloatBounds
 from deduper.table.index.keys import Int64s
 from deduper.tasks.readers.parquet_leaves import leaves
 
+ROW_GROUP = 1 << 20
+"""The most rows of a row group."""
+LEAST_ROW_GROUP = ROW_GROUP // 8
+"""The fewest, but for the last one of a file."""
+_OPEN_FILES = 512
+_MOST_HELD = 2 << 20
+"""Rows in memory. With more, half of them are written, those of large partitions first, in smaller row groups."""
+_MOST_HELD_BYTES = 1 << 30
+_MOST_GROUP_BYTES = 64 << 20
+"""Of wide rows, fewer are held, and fewer make a row group."""
+_LONG_RUN = 1 << 10
 _SAMPLE = 1 << 11
 _FEWEST = 1 << 8
 """Fewer rows say nothing, and their dictionaries cost nothing."""
@@ -144,19 +155,6 @@ def _with(bounds: FloatBounds, values: pa.ChunkedArray) -> FloatBounds:
     known = [one for one in (bounds.least, found["min"].as_py()) if one is not None]
     most = [one for one in (bounds.greatest, found["max"].as_py()) if one is not None]
     return FloatBounds(min(known, default=None), max(most, default=None), bounds.nulls + values.null_count, is_finite)
-
-
-ROW_GROUP = 1 << 20
-"""The most rows of a row group."""
-LEAST_ROW_GROUP = ROW_GROUP // 8
-"""The fewest, but for the last one of a file."""
-_OPEN_FILES = 512
-_MOST_HELD = 2 << 20
-"""Rows in memory. With more, half of them are written, those of large partitions first, in smaller row groups."""
-_MOST_HELD_BYTES = 1 << 30
-_MOST_GROUP_BYTES = 64 << 20
-"""Of wide rows, fewer are held, and fewer make a row group."""
-_LONG_RUN = 1 << 10
 
 
 def write_new_files(

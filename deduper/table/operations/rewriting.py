@@ -25,7 +25,7 @@ from deduper.table.columns import KeyColumns, PartitionValue
 from deduper.table.errors import ConflictError, FileVanishedError, IndexDamagedError, SchemaDriftError
 from deduper.table.formats.files import is_same_file
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.keys import Int64s, plain_of
+from deduper.table.index.keys import Int64s, partition_values
 from deduper.table.index.matching import WantedKeys
 from deduper.table.index.protocol import NO_TARGET, AddedKeys, VersionKeys
 from deduper.table.index.reading import opened, rows_of
@@ -43,6 +43,7 @@ from deduper.table.schema import require_utf8
 from deduper.table.stored_times import rewritten_notes
 
 Partition = tuple[PartitionValue, ...]
+_NOT_PLACED = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,9 @@ def _partitions(batch: Batch, columns: KeyColumns, verdicts: Verdicts) -> Iterat
         end = begin + records.num_rows
         new = records.filter(pa.array(is_new[begin:end]))
         begin = end
-        plain = [plain_of(new.column(column.name), column) for column in columns.partition_by]
-        values = pa.Table.from_arrays(plain, names).group_by(names).aggregate([])
-        yield from zip(*(values[name].to_pylist() for name in names), strict=True)
-
-
-_NOT_PLACED = -2
+        values = [partition_values(new.column(column.name), column) for column in columns.partition_by]
+        different = pa.Table.from_arrays(values, names).group_by(names).aggregate([])
+        yield from zip(*(different[name].to_pylist() for name in names), strict=True)
 
 
 class FileRewrite:
@@ -233,7 +231,7 @@ class FileRewrite:
         is_moved = np.zeros(len(target), np.bool_)
         for column, values in zip(self._columns.partition_by, self._partitions, strict=True):
             old = values.take(file)
-            own = plain_of(arrays[column.name], column)
+            own = partition_values(arrays[column.name], column)
             is_other = is_found & ~_true(pc.equal(own, old))
             if self._moves:
                 is_moved |= is_other
@@ -252,8 +250,8 @@ class FileRewrite:
             target[self._fitting(number, free)] = number
             return target
         names = [str(at) for at in range(len(by))]  # "row" is none of them
-        plain = [plain_of(arrays[column.name], column).take(pa.array(free)) for column in by]
-        rows = pa.Table.from_arrays([*plain, pa.array(free)], [*names, "row"])
+        values = [partition_values(arrays[column.name], column).take(pa.array(free)) for column in by]
+        rows = pa.Table.from_arrays([*values, pa.array(free)], [*names, "row"])
         groups = rows.group_by(names).aggregate([("row", "list")])
         partitions = zip(*(groups[name].to_pylist() for name in names), strict=True)
         for partition, of_group in zip(partitions, groups["row_list"].combine_chunks(), strict=True):

@@ -16,6 +16,9 @@ from deduper.table.index.protocol import TableIndex, VersionKeys
 from deduper.table.schema import require_same, type_name
 from deduper.table.settings import LoadConfig, LoadedLoad
 
+_TRIES = 10
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -84,10 +87,6 @@ def _partitions(config: LoadConfig, keys: pa.Schema | None) -> Sequence[KeyColum
     for name in config.partition_by:
         require_column("partition_by", name, keys)
     return [KeyColumn(name, type_name(keys.field(name).type)) for name in config.partition_by]
-
-
-_TRIES = 10
-_T = TypeVar("_T")
 
 
 def of_one_version(table: Table, ask: Callable[[Snapshot], _T]) -> _T:

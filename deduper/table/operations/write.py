@@ -62,6 +62,8 @@ logger = logging.getLogger(__name__)
 
 _SAY_AFTER_S = 1.0
 """Small loads wait for each other as a rule, and not for as long."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_TRIES = 5
 
 
 @contextmanager
@@ -85,9 +87,6 @@ def locked(root: Path, timeout_s: float) -> Iterator[None]:
                 is_said = True
             time.sleep(0.05)
         yield
-
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stage(StrEnum):
@@ -126,9 +125,6 @@ def _end(number: int, _: FrameType | None) -> None:
     # A stream may be in use by what the signal has interrupted, so it is left alone.
     os.write(sys.stderr.fileno(), f"{signal.Signals(number).name}: stopped; {_STAGE.get()}\n".encode())
     os._exit(128 + number)
-
-
-_TRIES = 5
 
 
 @contextmanager
@@ -183,7 +179,7 @@ class Write:
         """The batch against a version of the table. Called for each try.
 
         Raises:
-            IndexDamagedError: the index cannot be asked.
+            IndexDamagedError: the index cannot be read.
         """
         columns = self.target.columns
         required = columns.digested if self.kind == "delete" else columns.all

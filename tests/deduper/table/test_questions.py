@@ -1,10 +1,9 @@
-"""`tag` and `read`: what an upsert would do with each row, the rows of some keys; nothing is written."""
+"""Questions: the rows that a load would add, what an upsert would do with each, the rows of some keys."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,16 +12,70 @@ import pytest
 
 from deduper.config.problems import ConfigError
 from deduper.table.columns import KeyColumn
-from deduper.table.errors import FileVanishedError, SchemaDriftError, TableUsageError
+from deduper.table.errors import FileVanishedError, IndexDamagedError, SchemaDriftError, TableUsageError
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.index import reading
 from deduper.table.index.matching import SortedValues, groups_with
 from deduper.table.operations.changes import load
-from deduper.table.operations.questions import read, tag
+from deduper.table.operations.questions import filter_exists, read, tag
 from deduper.table.settings import LoadedLoad, load_config
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
 
-pytestmark = pytest.mark.slow
+
+def new_rows(place: Place, rows: list[Row] | pa.Table) -> list[bool]:
+    """The mask; no file is made or changed."""
+    before = {path: path.stat().st_mtime_ns for path in place.root.parent.rglob("*")}
+    batch = rows if isinstance(rows, pa.Table) else arrow(rows)
+    mask = filter_exists(batch, load_config(place.root.parent / "load.yaml"))
+    assert {path: path.stat().st_mtime_ns for path in place.root.parent.rglob("*")} == before
+    assert mask.type == pa.bool_()
+    assert batch.filter(mask).num_rows == sum(mask.to_pylist())
+    found: list[bool] = mask.to_pylist()
+    return found
+
+
+def test_rows_that_are_new(place: Place) -> None:
+    """Not in the table, the kept one of repeats, no error; with an index, behind it, and without one."""
+    rows: list[Row] = [(1, "a", 0), (1, "b", 0), (1, "c", 1), (None, "d", 0), (2, "e", None), (3, "f", 2)]
+    assert new_rows(place, rows) == [True, False, True, False, False, True]
+    assert not place.root.exists()
+    place.load([(1, "a", 0)])
+    assert new_rows(place, rows) == [False, False, True, False, False, True]
+    foreign(place, 3, 2)
+    foreign(place, 4, 0)
+    assert new_rows(place, rows) == [False, False, True, False, False, False]
+    assert new_rows(place, [(4, "a", 0), (4, "a", 1), (5, "a", 0)]) == [False, True, True]
+    shutil.rmtree(place.root / PRIVATE / "index")
+    assert new_rows(place, rows) == [False, False, True, False, False, False]
+    assert new_rows(place, []) == []
+
+
+def test_the_settings_of_the_config(place: Place) -> None:
+    """The rule for repeats, the scope; columns that no setting names may be left out."""
+    place.load([(1, "a", 0)])
+    assert new_rows(place, arrow([(1, "", 0), (1, "", 1), (2, "", 0)]).drop_columns(["v"])) == [False, True, True]
+    config = place.root.parent / "load.yaml"
+    written = config.read_text(encoding="utf-8")
+    config.write_text(f"{written}keep: {{greatest: v}}\n", encoding="utf-8")
+    assert new_rows(place, [(2, "a", 0), (2, "c", 0), (2, "b", 0)]) == [False, True, False]
+    config.write_text(f"{written}scope: global\nkeep: last\n", encoding="utf-8")
+    assert new_rows(place, [(1, "a", 1), (2, "a", 0), (2, "b", 1)]) == [False, False, True]
+
+
+def test_what_does_not_fit(place: Place) -> None:
+    """A setting with its place, a column with its types, a damaged index with its folder."""
+    place.load([(1, "a", 0)])
+    with pytest.raises(ConfigError, match="there is no column `k`"):
+        new_rows(place, arrow([]).drop_columns(["k"]))
+    with pytest.raises(SchemaDriftError, match="`k` is string in the batch and bigint in the table"):
+        new_rows(place, arrow([(1, "a", 0)]).set_column(0, "k", pa.array(["1"])))
+    (piece,) = (place.root / PRIVATE / "index/pieces").iterdir()
+    piece.write_bytes(b"no piece")
+    with pytest.raises(IndexDamagedError, match="the next load builds the index anew"):
+        new_rows(place, [(1, "a", 0)])
+    piece.unlink()
+    with pytest.raises(IndexDamagedError, match="the next load builds the index anew"):
+        new_rows(place, [(1, "a", 0)])
 
 
 def config(place: Place, more: str = "") -> LoadedLoad:
@@ -60,6 +113,7 @@ def rows_of(place: Place, keys: pa.Table | list[Row], more: str = "") -> list[tu
     return sorted((row["k"], row["v"], str(row["d"])[-2:]) for row in found.to_pylist())
 
 
+@pytest.mark.slow
 def test_insert_or_update_and_the_file(place: Place) -> None:
     """By rows in their order: the kept ones of repeats, files of updates, reasons of the others."""
     rows: list[Row] = [(1, "a", 0), (1, "b", 0), (1, "c", 1), (None, "d", 0), (2, "e", None), (3, "f", 2)]
@@ -76,6 +130,7 @@ def test_insert_or_update_and_the_file(place: Place) -> None:
     assert tags(place, arrow([(1, "", 0)]).drop_columns(["v"])) == [update]
 
 
+@pytest.mark.slow
 def test_a_key_that_another_writer_added_again(place: Place) -> None:
     """Has two files, the first one first; with an index, behind it and without one."""
     place.load([(1, "a", 0), (2, "a", 0)])
@@ -92,6 +147,7 @@ def test_a_key_that_another_writer_added_again(place: Place) -> None:
     assert len(tags(place, [(1, "b", 0)])[0][2]) == 2
 
 
+@pytest.mark.slow
 def test_the_scope_of_a_tag_and_of_a_read(place: Place) -> None:
     """In the whole table a key of another partition is an update, and a read needs the key alone."""
     place.load([(1, "a", 0), (2, "b", 1)], scope="global")
@@ -104,19 +160,16 @@ def test_the_scope_of_a_tag_and_of_a_read(place: Place) -> None:
         rows_of(place, keys)
 
 
+@pytest.mark.slow
 def test_only_the_files_and_row_groups_of_the_keys_are_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other files need not even be there."""
     place.load([(key, "a", 0) for key in range(10)])
     place.load([(key, "b", 1) for key in range(10)])
     place.load([(key, "c", 1) for key in range(10, 20)])
     opened: list[str] = []
-    made = pq.ParquetFile
-    # That of this module alone: a plain table's first footer has its columns.
-    counted = SimpleNamespace(
-        ParquetFile=lambda path, **more: (opened.append(path.name), made(path, **more))[1],
-        read_metadata=pq.read_metadata,
-    )
-    monkeypatch.setattr(reading, "pq", counted)
+    made = reading.opened_parquet
+    # That of this module alone: a folder table's first footer has its columns.
+    monkeypatch.setattr(reading, "opened_parquet", lambda path: (opened.append(Path(path).name), made(path))[1])
     assert rows_of(place, [(3, "", 1), (99, "", 1), (4, "", 1)]) == [(3, "b", "02"), (4, "b", "02")]
     (one,) = opened
     opened.clear()
@@ -130,6 +183,7 @@ def test_only_the_files_and_row_groups_of_the_keys_are_read(place: Place, monkey
             rows_of(place, [(3, "", 1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "asked", "groups"),
     [
@@ -153,6 +207,7 @@ def test_row_groups_by_their_bounds(values: pa.Array, asked: pa.Array, groups: l
         assert groups_with(parquet.metadata, KeyColumn("k", "any"), SortedValues(asked)) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_rows_are_read_as_the_table_has_them(place: Place) -> None:
     """Every type, odd names of folders, columns that a foreign file lacks; nulls in keys are no key."""
     rows = pa.table(
@@ -187,6 +242,7 @@ def test_rows_are_read_as_the_table_has_them(place: Place) -> None:
         read([1], load_config(file))
 
 
+@pytest.mark.slow
 def test_a_file_of_another_type_is_named(tmp_path: Path) -> None:
     """A text is not read as a number."""
     place = Place(tmp_path, "parquet")
@@ -196,6 +252,7 @@ def test_a_file_of_another_type_is_named(tmp_path: Path) -> None:
         rows_of(place, [(2, "", 0)])
 
 
+@pytest.mark.slow
 def test_a_read_without_a_table(place: Place) -> None:
     """Says so; for plain files the types of partition columns are the source's, so it is named first."""
     (place.root.parent / "in").mkdir()

@@ -1,4 +1,4 @@
-"""Texts of a batch that take more than 2 GiB together, for which 32 bits are too few; and other spellings of texts."""
+"""Columns and texts of a batch: spellings of types, texts beyond 2 GiB or not UTF-8, dotted names."""
 
 from __future__ import annotations
 
@@ -7,17 +7,59 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from deduper.table import schema
-from deduper.table.batch import ArrowBatch, Keep
+from deduper.table.batch import ArrowBatch, FileBatch, Keep
+from deduper.table.errors import TableUsageError
 from deduper.table.index.simple import ReadKeys
 from deduper.table.operations import questions as read
 from deduper.table.operations import questions as tag
-from deduper.table.operations.changes import load
+from deduper.table.operations.changes import delete, load, upsert
 from deduper.table.settings import load_config
 from tests.deduper.table.scene import Place, arrow
+
+
+def _texts(*values: bytes | None) -> pa.Array:
+    made = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(made), made.buffers())
+
+
+BAD = _texts(b"ok", None, b"\xff", b"caf\xe9")
+
+
+@pytest.mark.parametrize("column", ["k", "p", "v", "nested"])
+def test_batches_with_other_bytes_are_refused(place: Place, tmp_path: Path, column: str) -> None:
+    """Key, partition and any other text, in memory and in a file; the column is named, and no table begins."""
+    values = {**dict.fromkeys("kpv", pa.array(list("abcd"))), column: BAD}
+    if column == "nested":
+        values[column] = pa.ListArray.from_arrays(pa.array(range(5), pa.int32()), BAD)
+    rows = pa.table(values)
+    pq.write_table(rows, tmp_path / "a")
+    for batch in (ArrowBatch(rows), FileBatch([tmp_path / "a"])):
+        with pytest.raises(TableUsageError, match=rf"`{column}` has a text that is not UTF-8 .*; mend it"):
+            load(batch, place.root, key=["k"], partition_by=["p"], table_format=place.format)
+    assert not [path for path in place.root.rglob("*.parquet") if "_deduper" not in path.parts]
+    assert not (place.root / "_delta_log").exists()
+
+
+def test_a_rewrite_writes_no_other_bytes(tmp_path: Path) -> None:
+    """A file of the table with such a text is not written on; a change of the very row mends it."""
+    root, file = tmp_path / "table", tmp_path / "load.yaml"
+    root.mkdir()
+    pq.write_table(pa.table({"k": [1, 2], "v": _texts(b"ok", b"\xff")}), root / "a.parquet")
+    file.write_text("source: {path: in}\ntable: {path: table, format: parquet}\nkey: k\n", encoding="utf-8")
+    config = load_config(file)
+    with pytest.raises(TableUsageError, match=r"a\.parquet: `v` has a text that is not UTF-8 .*; replace or delete"):
+        delete(pa.table({"k": [1]}), config)
+    assert (root / "a.parquet").is_file()
+    assert upsert(pa.table({"k": [2], "v": ["b"]}), config).updated == 1
+    assert delete(pa.table({"k": [1]}), config)
+    [left] = root.glob("*.parquet")
+    assert pq.read_table(left).to_pylist() == [{"k": 2, "v": "b"}]
+
 
 VIEWS = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.uint32()), pa.array(["x", "y"], pa.string_view()))
 BYTES = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int8()), pa.array([b"x", b"y"], pa.binary_view()))
@@ -118,3 +160,25 @@ def test_files_of_many_rows_are_tagged_in_chunks(place: Place, monkeypatch: pyte
     parts = tag.tag(asked, place.config())
     assert parts["files"].num_chunks == 3
     assert parts.to_pylist() == whole.to_pylist()
+
+
+@pytest.mark.parametrize("above", [pa.array([1, 2]), pa.array([{"b.c": 1, "b": 2}] * 2)])
+@pytest.mark.parametrize("name", ["a.b", "a.b.c"])
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_name_that_is_a_part_of_another_is_refused(place: Place, above: pa.Array, name: str, turn: int) -> None:
+    """Whichever comes first, and whether the other is a struct or not."""
+    rows = pa.table({"k": [1, 2], "a": above, name: [3, 4]})
+    rows = rows.select(rows.schema.names[::turn])
+    with pytest.raises(TableUsageError, match=rf"column `{name}` is taken for a part of column `a`"):
+        load(rows, place.root, key=["k"], table_format=place.format)
+    assert not place.root.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["exact", "bloom", "simple"])
+def test_a_dot_alone_is_no_matter(place: Place, index: str) -> None:
+    """Keys of such a column are found again."""
+    rows = pa.table({"a.b": [1, 2], "ab": [{"b": 1}] * 2, "a.": ["x", "y"], ".a": [0.5, 1.0]})
+    for new in (2, 0):
+        receipt = load(rows, place.root, key=["a.b", "a."], index=index, table_format=place.format)
+        assert (receipt.inserted, receipt.found) == (new, 2 - new)
