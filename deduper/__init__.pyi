@@ -27,13 +27,13 @@ from deduper.query.rules import Never as Never
 from deduper.query.rules import Ordered as Ordered
 from deduper.query.rules import ProcessingTime as ProcessingTime
 from deduper.ranges.batch.frames import range_aggregate as range_aggregate
-from deduper.table.change.delete import delete as delete
-from deduper.table.change.upsert import upsert as upsert
-from deduper.table.judge import Keep as Keep
-from deduper.table.load import load as load
-from deduper.table.query.filter import filter_exists as filter_exists
-from deduper.table.query.read import read as read
-from deduper.table.query.tag import tag as tag
+from deduper.table.batch import Keep as Keep
+from deduper.table.operations.changes import delete as delete
+from deduper.table.operations.changes import load as load
+from deduper.table.operations.changes import upsert as upsert
+from deduper.table.operations.questions import filter_exists as filter_exists
+from deduper.table.operations.questions import read as read
+from deduper.table.operations.questions import tag as tag
 from deduper.table.settings import load_config as _load_config
 
 table_config = _load_config

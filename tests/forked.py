@@ -24,7 +24,13 @@ _CLI = "deduper.cli.main"
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
-        *(_CLI, "deduper.table.job", "deduper.table.change.rollback", "deduper.cli.views.table.change", "deltalake"),
+        *(
+            _CLI,
+            "deduper.table.operations.changes",
+            "deduper.table.operations.rollback",
+            "deduper.cli.views.table.change",
+            "deltalake",
+        ),
         *("deduper.ranges.stream.job", "deduper.admin.move.reshard", "deduper.admin.open_store"),
         *("deduper.service.job", "deduper.spark.session", "deduper.window.jobs.local", "pyspark.sql"),
     ]

@@ -1,25 +1,61 @@
-"""The rows of a load: Arrow data in memory, or Parquet files; `text_batch` has files of text.
+"""The rows of a write: Arrow data in memory, Parquet files, or files of text (CSV, JSON lines).
 
 Rows are passed twice, in the same order each time. The first pass takes the columns of the key, the second all of
-them. So a batch of files is never in memory as a whole.
+them. So a batch of files is never in memory as a whole. `deduper.text` says what a line means, as for a job.
 """
 
 from __future__ import annotations
 
+import csv
 import glob
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from deduper.arrow_columns import DeclaredColumn
+from deduper.columns import parse_columns
+from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
+from deduper.table.columns import require_column
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
-from deduper.table.formats.paths import data_paths, is_hidden
-from deduper.table.schema import in_form, one_form, type_name
+from deduper.table.formats.files import data_paths, is_hidden
+from deduper.table.schema import in_form, is_scalar, one_form, require_utf8, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
-from deduper.table.texts import require_utf8
+from deduper.tasks.readers.parquet import opened_parquet
+from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
+from deduper.tasks.readers.text import Lines, SomeLines, require_lines
+from deduper.text.block import parse
+from deduper.text.format import TextFormat
+
+KeepRule = Literal["first", "last", "greatest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Of rows with one key in a batch, the one that is kept. `column`: for `greatest`."""
+
+    rule: KeepRule = "first"
+    column: str | None = None
+
+
+def require_rule(keep: Keep, batch: Batch) -> None:
+    """A rule that the columns of a batch allow.
+
+    Raises:
+        SettingError: naming what does not fit.
+    """
+    if keep.rule not in get_args(KeepRule) or (keep.rule == "greatest") == (keep.column is None):
+        raise SettingError("keep", f"{keep.rule} is not a valid choice", "write first, last, or greatest of a column")
+    if keep.column is not None:
+        require_column("keep", keep.column, batch.schema)
+        if not is_scalar(batch.schema.field(keep.column).type):
+            raise SettingError("keep", f"`{keep.column}` is nested, so it has no greatest value", "name another column")
+
 
 _BATCH_ROWS = 1 << 16
 BAD_LINE = "_load"
@@ -27,18 +63,20 @@ BAD_LINE = "_load"
 
 
 class Batch(Protocol):
-    """The rows of a load."""
+    """The rows of a write."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns, in the one form."""
+        """Its columns, in the one form; the same for the life of the batch."""
 
     @property
     def is_lines(self) -> bool:
         """Whether its rows are lines of text, of which some may be no record: `batches` gives BAD_LINE, too."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows with these columns of `schema`, or BAD_LINE, the same rows in the same order each time.
+        """Called for each pass over the rows, first for the columns of the key, with columns of `schema` or BAD_LINE.
+
+        Gives all rows, the same in the same order each time.
 
         Raises:
             TableUsageError: a value does not fit the one form of its type.
@@ -82,14 +120,14 @@ class FileBatch:
         wanted = pa.schema([self.schema.field(name) for name in columns])
         for file, identity in self._files:
             try:
-                with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+                with opened_parquet(str(file)) as opened:
                     times = StoredTimes(opened, file)
-                    for batch in opened.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                    for batch in opened.batches(list(columns), rows=_BATCH_ROWS, use_threads=True):
                         yield from _in_one_form(times.records(batch).select(list(columns)), wanted, str(file))
                 is_same = identity_of(file) == identity
-            except FileNotFoundError:
+            except (FileNotFoundError, FileGone):
                 is_same = False
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnreadableFile) as error:
                 raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
             if not is_same:
                 raise SourceChangedError(f"{file}: changed while it was loaded; nothing was committed")
@@ -156,7 +194,7 @@ def identity_of(file: Path) -> tuple[int, ...]:
 def _schema_of(file: Path) -> pa.Schema:
     try:
         return stored_schema(file)
-    except (pa.ArrowException, OSError) as error:
+    except (FileGone, UnreadableFile) as error:
         raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
 
 
@@ -164,3 +202,80 @@ def _in_one_form(batch: pa.RecordBatch, wanted: pa.Schema, where: str) -> Iterat
     for made in in_form(batch, wanted, where):
         require_utf8(made, where, "mend it, or write the column as bytes (`binary`)")
         yield made
+
+
+class TextBatch:
+    """Files of text in the order given; `columns` is their DDL. With `header`, the first line of a CSV file is none.
+
+    A line that is no record is a row of nulls, with the line in BAD_LINE.
+    """
+
+    is_lines = True
+
+    def __init__(self, files: Sequence[Path], columns: str, *, is_csv: bool, header: bool) -> None:
+        """Raises SettingError: a column has a type that lines do not have."""
+        declared = parse_columns(columns)
+        for column in declared:
+            if not column.type.is_scalar:
+                what = f"`{column.name}` is {column.type.text}, which is not read from lines of text"
+                raise SettingError("source.schema", what, "declare it as STRING")
+        zone = FIXED_BY_STORE[TIME_ZONE]
+        self._text = TextFormat(tuple(map(DeclaredColumn.of, declared)), zone, "," if is_csv else None)
+        self._header = is_csv and header
+        self._files = [(file, identity_of(file)) for file in files]
+        for file in files:
+            with _as_table_errors(file):
+                require_lines(str(file), file.stat().st_size)
+        self.schema = one_form(pa.schema([(column.name, column.arrow) for column in self._text.columns]))
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Batch`."""
+        with_line = self.schema.append(pa.field(BAD_LINE, pa.binary()))
+        wanted = pa.schema([with_line.field(name) for name in columns])
+        for file, identity in self._files:
+            with _as_table_errors(file):
+                _require_same(file, identity)
+                is_header = self._header
+                for some in Lines(str(file)):
+                    if is_header:
+                        self._require_names(file, some)
+                        is_header, some = False, some.behind_first()
+                    yield self._records(some, wanted)
+                _require_same(file, identity)
+
+    def _require_names(self, file: Path, some: SomeLines) -> None:
+        """Fields are columns by their order: under another header each column would have the values of another."""
+        line = some.data[some.starts[0] : some.ends[0]].tobytes().decode(errors="replace").rstrip("\r")
+        found = [field.strip() for field in next(csv.reader([line]), [])]
+        if [name.lower() for name in found] != [name.lower() for name in self.schema.names]:
+            raise SchemaDriftError(
+                f"{file}: its first line is {', '.join(found)}, and the schema has {', '.join(self.schema.names)}; "
+                "declare the columns in the order of the files, or write `header: false`; nothing was written"
+            )
+
+    def _records(self, some: SomeLines, wanted: pa.Schema) -> pa.RecordBatch:
+        numbers = {self.schema.names.index(name): name for name in wanted.names if name != BAD_LINE}
+        parsed = parse(some.data, some.starts, some.ends, self._text, list(numbers))
+        arrays = {name: parsed.columns[number] for number, name in numbers.items()}
+        if BAD_LINE in wanted.names:
+            bad: list[bytes | None] = [None] * some.count
+            for row in np.flatnonzero(parsed.malformed | parsed.invalid_utf8).tolist():
+                bad[row] = some.data[some.starts[row] : some.ends[row]].tobytes()
+            arrays[BAD_LINE] = pa.array(bad, pa.binary())
+        return pa.RecordBatch.from_arrays([arrays[name] for name in wanted.names], schema=wanted)
+
+
+def _require_same(file: Path, identity: tuple[int, ...]) -> None:
+    if identity_of(file) != identity:
+        raise SourceChangedError(f"{file}: changed while it was loaded; nothing was committed")
+
+
+@contextmanager
+def _as_table_errors(file: Path) -> Iterator[None]:
+    """Errors of reading a file of the batch, as ours."""
+    try:
+        yield
+    except (FileGone, FileNotFoundError) as error:
+        raise SourceChangedError(f"{file}: went while it was loaded; nothing was committed") from error
+    except (UnreadableFile, pa.ArrowException, OSError, csv.Error) as error:
+        raise TableUsageError(f"{file}: cannot be read as lines of text: {error}") from error

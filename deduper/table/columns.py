@@ -1,9 +1,15 @@
-"""The columns by which a table's rows are the same, and those by which they lie in folders. PURE."""
+"""The columns by which a table's rows are the same, and those by which they lie in folders. PURE.
+
+Names of folders, `column=value`, are as Spark and Hive write them: control signs and `"#%'*/:=?\\{[]^` as `%` and two
+hex digits, all others, those beyond ASCII too, as they are.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Literal
 
 import pyarrow as pa
@@ -11,14 +17,32 @@ import pyarrow as pa
 from deduper.arrow_columns import arrow_type
 from deduper.columns import ColumnType, parse_columns
 from deduper.config.problems import suggestion
-from deduper.table.errors import SettingError
-from deduper.table.folder_names import ESCAPED, LONGEST_COLUMN
+from deduper.table.errors import SettingError, TableUsageError
 from deduper.table.schema import is_scalar, type_name
+
+PartitionValue = int | str | None
+"""A value of a partition column; a date is its days since 1970-01-01."""
 
 Scope = Literal["partition", "global"]
 
 PARTITION_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Floats are left out: engines write them into folders' names in different ways."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The folder's name for null."""
+ESCAPED = frozenset((*map(chr, range(1, 32)), "\x7f", *"\"#%'*/:=?\\{[]^"))
+"""The signs that names of folders have as `%` and two hex digits.
+
+Source: Spark's ExternalCatalogUtils.charToEscape, which is Hive's.
+"""
+_LONGEST_NAME = 255
+"""The bytes of a name in file systems."""
+LONGEST_COLUMN = 128
+"""The bytes of a partition column's name, so that its values have room."""
+SHORT_TEXT = 40
+"""The bytes of a text that fits a name whatever it is: a sign takes three at most for each."""
+_EPOCH = date(1970, 1, 1)
+_DATE, _INTEGER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile(r"[+-]?[0-9]+")
+_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +159,89 @@ def require_column(setting: str, name: str, schema: pa.Schema) -> None:
         is_list = len(parts) > 1 and set(parts) <= set(schema.names)
         write = f"write `{setting}: [{', '.join(parts)}]`" if is_list else suggestion(name, schema.names, "columns are")
         raise SettingError(setting, f"there is no column `{name}`", write)
+
+
+def folder_name(column: str, text: str | None) -> str:
+    """The folder of a value of a partition column, None for null."""
+    return f"{_escaped(column)}={NO_VALUE if text is None else _escaped(text)}"
+
+
+def fits_a_name(column: str, text: str) -> bool:
+    """Whether a file system can have the folder."""
+    return len(folder_name(column, text).encode()) <= _LONGEST_NAME
+
+
+def folder_values(path: str) -> tuple[tuple[str, str], ...]:
+    """(column, text of the value) of each folder of a relative path.
+
+    Raises:
+        TableUsageError: readers do not agree on a text.
+    """
+    parts = [part for part in path.split("/")[:-1] if "=" in part]
+    for part in parts:
+        for code in re.findall(r"%([89A-Fa-f][0-9A-Fa-f])", part):
+            raise TableUsageError(
+                f"{path}: `%{code}` in the folder's name is a letter to Spark and Hive, and a part of one to Arrow; "
+                "rename the folder, with letters beyond ASCII as they are"
+            )
+    return tuple((_unescaped(name), _unescaped(value)) for name, _, value in (part.partition("=") for part in parts))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(sign):02X}" if sign in ESCAPED else sign for sign in text)
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), text) if "%" in text else text
+
+
+def other_partitions(where: str, found: Sequence[str], wanted: Sequence[str]) -> str:
+    """The refusal of a table, or a file of one, with other partition columns than those of the settings."""
+    of_table, of_settings = (", ".join(names) or "nothing" for names in (found, wanted))
+    write = f"write `partition_by: [{of_table}]`" if found else "leave `partition_by` out"
+    return f"{where}: is partitioned by {of_table}, and the load's partition_by is {of_settings}; {write}"
+
+
+def partition_of(path: str, columns: Sequence[KeyColumn]) -> tuple[PartitionValue, ...]:
+    """The values of partition columns that the folders of a path name.
+
+    Raises:
+        TableUsageError: they name other columns, or a value is not of its column's type.
+    """
+    values = folder_values(path)
+    found, wanted = [name for name, _ in values], [column.name for column in columns]
+    if found != wanted:
+        raise TableUsageError(other_partitions(path, found, wanted))
+    return tuple(_value_of(text, column, path) for (_, text), column in zip(values, columns, strict=True))
+
+
+def text_of(value: PartitionValue, column: KeyColumn) -> str | None:
+    """The value of a partition column as text, None for null."""
+    if column.type == "date" and isinstance(value, int):
+        return (_EPOCH + timedelta(days=value)).isoformat()
+    return None if value is None else str(value)
+
+
+def _value_of(text: str, column: KeyColumn, path: str) -> PartitionValue:
+    if text == NO_VALUE:
+        return None
+    try:
+        if column.type == "string":
+            return text
+        # Python takes more for numbers and dates than readers do, as `1_0` and `20240101`.
+        if column.type == "date":
+            return (date.fromisoformat(_matched(_DATE, text)) - _EPOCH).days
+        value, most = int(_matched(_INTEGER, text)), 1 << (_BITS[column.type] - 1)
+        if not -most <= value < most:
+            raise ValueError(text)
+        return value
+    except ValueError as error:
+        raise TableUsageError(
+            f"{path}: `{text}` is no {column.type}, which the batch's column `{column.name}` is"
+        ) from error
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> str:
+    if pattern.fullmatch(text) is None:
+        raise ValueError(text)
+    return text

@@ -1,7 +1,8 @@
-"""Schemas of batches and tables in one form, by which they are compared. PURE.
+"""Schemas of batches and tables in one form, by which they are compared; texts that are UTF-8. PURE.
 
 Engines spell one type in several ways: a text is `string`, `large_string`, `string_view` or a dictionary of any of
 them. The one form has `string`, `binary`, µs, days, `decimal128` and plain lists; no metadata; every column nullable.
+Of a file with a text that is not UTF-8, strict readers read no row, and no folder has such a name.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def one_form(schema: pa.Schema) -> pa.Schema:
                 raise TableUsageError(f"column `{name}` is taken for a part of column `{above}` in Parquet; rename one")
     fields = []
     for field in schema:
-        kind = _type(field.type)
+        kind = form_of(field.type)
         if kind is None:
             raise TableUsageError(f"column `{field.name}` is {field.type}, which tables do not have; cast it")
         fields.append(pa.field(field.name, kind))
@@ -114,8 +115,8 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
 def _castable(kind: pa.DataType) -> pa.DataType:
     """The type with its dictionaries of views as those of texts or bytes: Arrow does not cast views out of them."""
     if types.is_dictionary(kind):
-        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-        return pa.dictionary(kind.index_type, plain.get(kind.value_type, kind.value_type), kind.ordered)
+        offsets = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+        return pa.dictionary(kind.index_type, offsets.get(kind.value_type, kind.value_type), kind.ordered)
     if types.is_list(kind) or types.is_large_list(kind):
         make = pa.list_ if types.is_list(kind) else pa.large_list
         return make(kind.value_field.with_type(_castable(kind.value_type)))
@@ -127,10 +128,10 @@ def _castable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _type(kind: pa.DataType) -> pa.DataType | None:
+def form_of(kind: pa.DataType) -> pa.DataType | None:
     """The one form of a type, None for a type that tables do not have."""
     if types.is_dictionary(kind):
-        return _type(kind.value_type)
+        return form_of(kind.value_type)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
@@ -142,12 +143,33 @@ def _type(kind: pa.DataType) -> pa.DataType | None:
     if types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_list(kind) or types.is_large_list(kind):
-        element = _type(kind.value_type)
+        element = form_of(kind.value_type)
         return None if element is None else pa.list_(pa.field("element", element))
     if types.is_struct(kind):
-        fields = [(field.name, _type(field.type)) for field in kind]
+        fields = [(field.name, form_of(field.type)) for field in kind]
         return None if any(inner is None for _, inner in fields) else pa.struct([pa.field(*one) for one in fields])
     if types.is_map(kind):
-        key, item = _type(kind.key_type), _type(kind.item_type)
+        key, item = form_of(kind.key_type), form_of(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     return kind if kind in _NAMES else None
+
+
+def require_utf8(records: pa.RecordBatch, where: object, write: str) -> None:
+    """All texts of rows are UTF-8, nested ones too. `write`: what to do.
+
+    Raises:
+        TableUsageError: naming `where` and the column.
+    """
+    for name, column in zip(records.schema.names, records.columns, strict=True):
+        if not _has_text(column.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise TableUsageError(
+                f"{where}: `{name}` has a text that is not UTF-8 ({error}); {write}; nothing was committed"
+            ) from error
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or any(_has_text(kind.field(at).type) for at in range(kind.num_fields))

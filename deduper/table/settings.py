@@ -15,15 +15,14 @@ from deduper.config.load import MergedSettings
 from deduper.config.own_file import OwnFile, load_own_file
 from deduper.config.problems import ConfigError
 from deduper.config.values import LocalPath, Schema, Section, Size, refusal, shown
-from deduper.table.batch import FileBatch, require_folder_columns, source_files
+from deduper.table.batch import FileBatch, Keep, TextBatch, require_folder_columns, source_files
 from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
-from deduper.table.index.kinds import index_of
-from deduper.table.index.protocol import TableIndex
-from deduper.table.judge import Keep
-from deduper.table.text_batch import TextBatch
-from deduper.table.write.new_files import TARGET_FILE_BYTES
+from deduper.table.index.protocol import TableIndex, index_of
 from deduper.units import format_size
+
+TARGET_FILE_BYTES = 128 << 20
+"""About Hudi's 120 MiB, and the 100 MiB of deltalake."""
 
 
 class LoadSource(Section):
@@ -96,7 +95,6 @@ class LoadConfig(OwnFile):
     update_partition_path: bool = True
     target_file_bytes: Size = Field(default=TARGET_FILE_BYTES, examples=["128MiB"])
     small_file_bytes: Size | None = Field(default=None, examples=["32MiB"])
-    keep_versions: int = Field(default=0, ge=0)
     duplicates: LocalPath | None = None
     errors: LocalPath | None = None
 

@@ -1,48 +1,47 @@
 """The dates and times of a Parquet file as its writer meant them: by its notes, and INT96 as an instant.
 
-`tasks.readers.old_calendar` has the notes, as jobs read such files. INT96 has no zone in the file and is an instant for
-every engine.
+`tasks.readers` has the rules, as jobs read such files. INT96 has no zone in the file and is an instant for every
+engine.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deduper.table.errors import TableUsageError
-from deduper.tasks.readers.old_calendar import FIRST_INT96, VERSION, Calendar, UnclearTime, is_before, renamed_days
-from deduper.tasks.readers.parquet import is_int96_exact
+from deduper.table.schema import form_of
+from deduper.tasks.readers.old_calendar import FIRST_INT96, VERSION, Calendar, UnclearTime, is_before
+from deduper.tasks.readers.parquet import OpenedParquet, opened_parquet
+from deduper.tasks.readers.parquet_columns import Casts, leaf_count
+from deduper.tasks.readers.parquet_values import Cast, converted
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-_MISREAD_BY_US = (1 << 64) // 1000
-"""Nanoseconds of the day below zero, which some write for times before 1970, are read by Arrow as so much more."""
-_MOST_NANOSECONDS_US = (1 << 63) // 1000
-
-_Map = Callable[[pa.Array], pa.Array]
 _UTC_TIME = pa.timestamp("us", "UTC")
 
 
 class StoredTimes:
     """The columns of an opened file as they are meant. `schema`: of all of them; `where` is named in errors."""
 
-    def __init__(self, parquet: pq.ParquetFile, where: Path) -> None:
-        """The file is opened with `coerce_int96_timestamp_unit="us"`."""
+    def __init__(self, opened: OpenedParquet, where: Path) -> None:
         self._where = where
-        self._calendar = Calendar.of(parquet.metadata)
-        self._is_int96_exact = is_int96_exact(parquet.metadata) or _is_sparks(parquet.metadata)
-        leaves = map(parquet.schema.column, range(len(parquet.schema)))
-        self._maps: dict[str, _Map] = {}
+        self._casts: dict[str, tuple[Cast, pa.DataType]] = {}
+        leaves = iter(opened.physical_types)
         fields = []
-        for field in parquet.schema_arrow:
-            kind, mapped = self._form(field.name, field.type, leaves)
-            fields.append(field.with_type(kind))
-            if mapped is not None:
-                self._maps[field.name] = mapped
+        for field in opened.schema:
+            physical = list(islice(leaves, leaf_count(field.type)))
+            meant = _meant(field.type, iter(physical))
+            fields.append(field.with_type(meant))
+            form = form_of(meant)
+            if form is not None and ("INT96" in physical or (opened.calendar.are_dates_old and _has_time(field.type))):
+                cast = Casts(opened.calendar).of(field.type, form, iter(physical))
+                if cast is not None:
+                    self._casts[field.name] = (cast, form)
         self.schema = pa.schema(fields)
 
     def records(self, read: pa.RecordBatch) -> pa.RecordBatch:
@@ -51,70 +50,30 @@ class StoredTimes:
         Raises:
             TableUsageError: a time cannot be told; nothing was written.
         """
-        if not self._maps:
+        if not self._casts:
             return read
-        columns = [
-            self._maps[name](column) if name in self._maps else column
-            for name, column in zip(read.schema.names, read.columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(map(self.schema.field, read.schema.names)))
+        columns = [self._read(*one) for one in zip(read.schema.names, read.columns, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, read.schema.names)
 
-    def _form(
-        self, column: str, kind: pa.DataType, leaves: Iterator[pq.ColumnSchema]
-    ) -> tuple[pa.DataType, _Map | None]:
-        """(type, how values become those that are meant; None: they are); takes as many leaves as the type has."""
-        if pa.types.is_struct(kind):
-            inner = [(field, *self._form(column, field.type, leaves)) for field in kind]
-            made = pa.struct([field.with_type(meant) for field, meant, _ in inner])
-            return made, _of_struct(made, [one for *_, one in inner])
-        if pa.types.is_map(kind):
-            key, of_keys = self._form(column, kind.key_type, leaves)
-            item, of_items = self._form(column, kind.item_type, leaves)
-            made = pa.map_(kind.key_field.with_type(key), kind.item_field.with_type(item))
-            return made, _of_map(made, of_keys, of_items)
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            element, of_elements = self._form(column, kind.value_type, leaves)
-            make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-            made = make(kind.value_field.with_type(element))
-            return made, _of_list(made, of_elements)
-        if isinstance(kind, pa.BaseExtensionType) or pa.types.is_fixed_size_list(kind):
-            self._form(column, kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type, leaves)
-            return kind, None  # types that tables do not have
-        if next(leaves).physical_type == "INT96":
-            return _UTC_TIME, lambda values: self._int96(values, column)
-        if self._calendar.are_dates_old and kind == pa.date32():
-            return kind, renamed_days
-        if self._calendar.are_dates_old and pa.types.is_timestamp(kind) and kind.tz is not None:
-            return _UTC_TIME, lambda values: self._old_times(values.cast(_UTC_TIME), column)
-        return kind, None
-
-    def _int96(self, values: pa.Array, column: str) -> pa.Array:
-        values = values.cast(pa.timestamp("us", values.type.tz)).cast(_UTC_TIME)
-        if not self._is_int96_exact:
-            least = _MOST_NANOSECONDS_US
-            us = values.view(pa.int64())
-            is_unclear = pc.and_(pc.greater(us, least), pc.less_equal(us, _MISREAD_BY_US))
-            if pc.any(is_unclear).as_py():
-                raise TableUsageError(
-                    f"{self._where}: `{column}` is INT96 with a time before 1970 or after 2262, of which its writer "
-                    "leaves open which; write the file with times as INT64 (timestamps of microseconds)"
-                )
-        return self._old_times(values, column) if self._calendar.is_int96_old else values
-
-    def _old_times(self, values: pa.Array, column: str) -> pa.Array:
+    def _read(self, name: str, values: pa.Array) -> pa.Array:
+        if name not in self._casts:
+            return values
         try:
-            return self._calendar.times(values)
-        except UnclearTime as exc:
-            raise TableUsageError(f"{self._where}: `{column}` {exc}") from exc
+            values, faults = converted(values, *self._casts[name])
+        except UnclearTime as error:
+            raise TableUsageError(f"{self._where}: `{name}` {error}") from error
+        if faults is not None:
+            raise TableUsageError(f"{self._where}: `{name}` has a time or a text that cannot be read; mend the file")
+        return values
 
 
 def stored_schema(file: Path) -> pa.Schema:
     """The columns of a file, by its footer; an INT96 is an instant.
 
     Raises:
-        pa.ArrowException, OSError: it cannot be read.
+        FileGone, UnreadableFile: it cannot be read.
     """
-    with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+    with opened_parquet(str(file)) as opened:
         return StoredTimes(opened, file).schema
 
 
@@ -141,44 +100,20 @@ def rewritten_notes(footer: pq.FileMetaData, columns: Sequence[str]) -> dict[byt
     return {**notes, _SPARK_SCHEMA: found[_SPARK_SCHEMA]} if sorted(named) == sorted(columns) else notes
 
 
-def _is_sparks(footer: pq.FileMetaData) -> bool:
-    """Whether Spark has written a file, of any version: its nanoseconds of the day are never below zero."""
-    return VERSION in (footer.metadata or {}) and str(footer.created_by).startswith("parquet-mr")
+def _meant(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
+    """A type of the file, with INT96 as an instant; takes as many of the physical types as it has leaves."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_meant(field.type, physical)) for field in kind])
+    if pa.types.is_map(kind):
+        key = kind.key_field.with_type(_meant(kind.key_type, physical))
+        return pa.map_(key, kind.item_field.with_type(_meant(kind.item_type, physical)))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_meant(kind.value_type, physical)))
+    leaves = list(islice(physical, leaf_count(kind)))
+    return _UTC_TIME if leaves == ["INT96"] and not pa.types.is_nested(kind) else kind
 
 
-def _of_struct(made: pa.StructType, inner: list[_Map | None]) -> _Map | None:
-    if not any(inner):
-        return None
-
-    def mapped(values: pa.Array) -> pa.Array:
-        children = [_mapped(values.field(at), one) for at, one in enumerate(inner)]
-        return pa.StructArray.from_arrays(children, fields=list(made), mask=values.is_null())
-
-    return mapped
-
-
-def _of_list(made: pa.DataType, inner: _Map | None) -> _Map | None:
-    if inner is None:
-        return None
-    return lambda values: _with_children(values, made, _mapped(values.values, inner))
-
-
-def _of_map(made: pa.MapType, keys: _Map | None, items: _Map | None) -> _Map | None:
-    if keys is None and items is None:
-        return None
-
-    def mapped(values: pa.Array) -> pa.Array:
-        columns = [_mapped(values.keys, keys), _mapped(values.items, items)]
-        entries = pa.StructArray.from_arrays(columns, fields=[made.key_field, made.item_field])
-        return _with_children(values, made, entries)
-
-    return mapped
-
-
-def _mapped(values: pa.Array, one: _Map | None) -> pa.Array:
-    return values if one is None else one(values)
-
-
-def _with_children(values: pa.Array, made: pa.DataType, child: pa.Array) -> pa.Array:
-    own = values.buffers()[: made.num_buffers]
-    return pa.Array.from_buffers(made, len(values), own, values.null_count, values.offset, [child])
+def _has_time(kind: pa.DataType) -> bool:
+    """Whether a type is a date or a time, or has one."""
+    return pa.types.is_temporal(kind) or any(_has_time(kind.field(at).type) for at in range(kind.num_fields))

@@ -35,12 +35,11 @@ _FOLDER = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{8})?")
 
 @dataclass(frozen=True, slots=True)
 class StaleTables:
-    """All tables of one store on this machine. `modified_us` is None when they are unusable on this boot."""
+    """All tables of one store on this machine, and why no job uses them."""
 
     folder: str
     memory_dir: Path
     disk_dir: Path
-    modified_us: int | None
     why: str
 
     @property
@@ -72,16 +71,16 @@ def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
         used = [last_used_us(shard) for shard in _shards(memory, disk, folder)]
         last = max((time_us for time_us in used if time_us is not None), default=None)
         if _is_gone(disk / folder / _NOTE):
-            yield StaleTables(folder, memory, disk, last, _GONE)
+            yield StaleTables(folder, memory, disk, _GONE)
         elif "-" not in folder:
-            yield StaleTables(folder, memory, disk, None, "tables of an earlier release")
+            yield StaleTables(folder, memory, disk, "tables of an earlier release")
         elif last is None:
-            yield StaleTables(folder, memory, disk, None, "tables of an earlier boot")
+            yield StaleTables(folder, memory, disk, "tables of an earlier boot")
         elif is_far_ahead(last, now_us):
             # Or their week would begin when the clock gets there.
-            yield StaleTables(folder, memory, disk, last, "tables dated by a clock that was far ahead")
+            yield StaleTables(folder, memory, disk, "tables dated by a clock that was far ahead")
         elif last + UNUSED_US <= now_us:
-            yield StaleTables(folder, memory, disk, last, "tables that no job has opened for a week")
+            yield StaleTables(folder, memory, disk, "tables that no job has opened for a week")
 
 
 def note_store(config: Config, store_id: str) -> None:
@@ -98,7 +97,7 @@ def remove_of_gone_stores(config: Config) -> None:
         # Only the note is read: a start must not open every table of the machine.
         if not _is_gone(disk / folder / _NOTE):
             continue
-        tables = StaleTables(folder, memory, disk, None, _GONE)
+        tables = StaleTables(folder, memory, disk, _GONE)
         if tables.remove():
             logger.info("%s: removed, the store is gone", ", ".join(map(str, tables.paths)))
 

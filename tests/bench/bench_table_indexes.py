@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deduper.table.query.filter import filter_exists
+from deduper.table.operations.questions import filter_exists
+from deduper.table.operations.upkeep import rebuild, table_status
 from deduper.table.settings import load_config
-from deduper.table.upkeep.rebuild import rebuild
-from deduper.table.upkeep.status import table_status
 from tests.services.redis_server import RedisServer
 
 SEED = 7

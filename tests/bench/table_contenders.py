@@ -56,31 +56,31 @@ class Ours:
 
     def insert(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table load`."""
-        from deduper.table.job import run_load
+        from deduper.table.operations.changes import run_load
 
         return run_load(self._loaded(table, batch, by)).to_json()
 
     def upsert(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table upsert --execute`."""
-        from deduper.table.job import run_upsert
+        from deduper.table.operations.changes import run_change
 
-        return run_upsert(self._loaded(table, batch, by), execute=True).to_json()
+        return run_change("upsert", self._loaded(table, batch, by), execute=True).to_json()
 
     def delete(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table delete --execute`."""
-        from deduper.table.job import run_delete
+        from deduper.table.operations.changes import run_change
 
-        return run_delete(self._loaded(table, batch, by), execute=True).to_json()
+        return run_change("delete", self._loaded(table, batch, by), execute=True).to_json()
 
     def build(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table rebuild`."""
-        from deduper.table.upkeep.rebuild import rebuild
+        from deduper.table.operations.upkeep import rebuild
 
         return rebuild(self._loaded(table, batch, by)).to_json()
 
     def filter(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`filter_exists`."""
-        from deduper.table.query.filter import filter_exists
+        from deduper.table.operations.questions import filter_exists
 
         mask = filter_exists(pq.read_table(batch), self._loaded(table, batch, by))
         return {"rows": len(mask), "new": mask.true_count}

@@ -56,7 +56,7 @@ def _fuzz(name: str, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["bucket_store", "deduper"], exclude=_with_kernels()):
-        from deduper.table.index.bloom import filter as bloom_filter
+        from deduper.table.index import bloom_filter
         from tests.fuzz.targets import TARGETS
     # A decoder beside kernels.
     bloom_filter.decode_filter = atheris.instrument_func(bloom_filter.decode_filter)

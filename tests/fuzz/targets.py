@@ -54,7 +54,7 @@ from deduper.core import digests
 from deduper.errors import UsageError
 from deduper.kafka import offsets
 from deduper.ranges.aggregate import aggregates
-from deduper.table.index.bloom import filter as bloom_filter
+from deduper.table.index import bloom_filter
 from deduper.text import block, csv_exact, json_exact, kernels, values
 from deduper.text.format import TextFormat
 from tests.deduper.text import csv_lines, differential, json_lines

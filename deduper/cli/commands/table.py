@@ -37,9 +37,9 @@ def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: Ver
     """
     from deduper.cli.views.table.load import render_load
     from deduper.service.logs import configure_logging
-    from deduper.table.job import run_load
+    from deduper.table.operations.changes import run_load
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
@@ -58,14 +58,14 @@ def table_upsert(
     """
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
-    from deduper.table.job import run_upsert
+    from deduper.table.operations.changes import run_change
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
     with saying_when_stopped():
-        report = run_upsert(checked, execute=execute)
+        report = run_change("upsert", checked, execute=execute)
     answer(report, render_change, as_json=as_json)
 
 
@@ -79,14 +79,14 @@ def table_delete(
     """
     from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
-    from deduper.table.job import run_delete
+    from deduper.table.operations.changes import run_change
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
     with saying_when_stopped():
-        report = run_delete(checked, execute=execute)
+        report = run_change("delete", checked, execute=execute)
     answer(report, render_change, as_json=as_json)
 
 
@@ -98,15 +98,15 @@ def table_rollback(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Return a table and its index to an older version.
+    """Return a Delta table and its index to an older version.
 
     Without --execute it shows the plan and writes nothing.
     """
     from deduper.cli.views.table.change import render_rollback
     from deduper.service.logs import configure_logging
-    from deduper.table.change.rollback import plan_rollback, rollback
+    from deduper.table.operations.rollback import plan_rollback, rollback
+    from deduper.table.operations.write import saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.write.stopping import saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
@@ -129,14 +129,14 @@ def table_status(
     Safe beside a running load.
     """
     from deduper.cli.views.table.load import render_status, render_verify
+    from deduper.table.operations.upkeep import table_status as status
     from deduper.table.settings import load_config
-    from deduper.table.upkeep.status import table_status as status
 
     loaded = load_config(config)
     if not verify:
         answer(status(loaded), render_status, as_json=as_json)
         return
-    from deduper.table.upkeep.verify import verify as verified
+    from deduper.table.operations.verify import verify as verified
 
     report = verified(loaded)
     answer(report, render_verify, as_json=as_json)
@@ -152,9 +152,9 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
     """
     from deduper.cli.views.table.load import render_rebuild
     from deduper.service.logs import configure_logging
+    from deduper.table.operations.upkeep import rebuild
+    from deduper.table.operations.write import Stage, saying_when_stopped
     from deduper.table.settings import load_config
-    from deduper.table.upkeep.rebuild import rebuild
-    from deduper.table.write.stopping import Stage, saying_when_stopped
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)

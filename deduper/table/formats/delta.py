@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,7 +21,7 @@ import xxhash
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL
-from deduper.table.columns import KeyColumn
+from deduper.table.columns import KeyColumn, PartitionValue, other_partitions
 from deduper.table.errors import (
     INSTALL_EXTRA,
     CommitRefusedError,
@@ -30,9 +31,8 @@ from deduper.table.errors import (
     UnsupportedTableError,
     VersionGoneError,
 )
-from deduper.table.formats.paths import data_paths, other_partitions, place, staging_folder, unplace
-from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, PartitionValue, Reversal, Snapshot
-from deduper.table.formats.spark_schema import declared_lengths, objects_in
+from deduper.table.formats.files import data_paths, place, staging_folder, unplace
+from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Snapshot, declared_lengths, objects_in
 from deduper.table.schema import one_form
 
 try:
@@ -47,7 +47,7 @@ _LOAD = "deduperLoad"
 _STAMP = (1 << 63) - 1
 """The bits of a stamp."""
 _FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "invariants", "timestampNtz"}
-"""Features under which a write of ours is right, unless `_require_plain` finds them in use; others are refused."""
+"""Features under which a write of ours is right, unless `_require_supported` finds them in use; others are refused."""
 _AS_WRITTEN = "!$&'()+,-./:;=@_~"
 """The characters, beside letters and digits, that deltalake does not encode in the path of a file it removes."""
 _IN_USE = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
@@ -86,7 +86,12 @@ class DeltaFiles:
         return self._snapshot_of(table)
 
     def reversal(self, before: Snapshot, version: int) -> Reversal:
-        """See `Table`."""
+        """The way from the present version back to an older one; nothing is written.
+
+        Raises:
+            VersionGoneError: there is no such version, or it is not whole any more.
+            UnsupportedTableError, TableUsageError, TableError: as `snapshot`, of that version.
+        """
         if not 0 <= version <= before.version:
             raise VersionGoneError(f"{self._root}: there is no version {version}; the present one is {before.version}")
         now = self._at(before.version)
@@ -103,7 +108,7 @@ class DeltaFiles:
                 )
         removed = tuple(file for file in before.files if file.path not in wanted)
         is_needed = bool(restored or removed) or _properties(now) != _properties(then)
-        return Reversal(restored, removed, restored, is_needed)
+        return Reversal(restored, removed, is_needed)
 
     def _is_parquet(self, path: str) -> bool:
         """Whether a file is one, by its name or its first bytes."""
@@ -119,7 +124,7 @@ class DeltaFiles:
             raise VersionGoneError(f"{self._root}: version {version} cannot be read any more: {error}") from error
 
     def _snapshot_of(self, table: DeltaTable) -> Snapshot:
-        _require_plain(table, self._root)
+        _require_supported(table, self._root)
         names = tuple(table.metadata().partition_columns)
         if names != self._partition_by:
             raise TableUsageError(other_partitions(str(self._root), names, self._partition_by))
@@ -145,74 +150,98 @@ class DeltaFiles:
             # Its message says neither whether the version was taken, nor by which commit.
             if self.finish(commit):
                 return
-            found = self._open()
-            version = NO_TABLE if found is None else found.version()
-            if version > commit.after:
-                raise ConflictError(
-                    f"{self._root}: version {commit.after} was judged, and the table is at {version}"
-                ) from error
-            raise CommitRefusedError(f"{self._root}: {error}") from error
-        self._has_committed = commit.to is None
-        self._sync(commit)
+            raise self._refusal(commit.after, error) from error
+        self._has_committed = True
+        self._sync(commit.after)
+        failpoints.hit("table.5.committed")
+
+    def restore(self, load: str, after: int, version: int) -> None:
+        """Returns the table to a version by one commit, on top of exactly the version `after`; durable on return.
+
+        It needs no plan: nothing is staged, and after a death there is nothing to complete.
+
+        Raises: as `commit`.
+        """
+        self._read = None
+        try:
+            self._at(after).restore(version, **_options(load))
+        except DeltaError as error:
+            if not self._is_logged(load, after):
+                raise self._refusal(after, error) from error
+        self._sync(after)
         failpoints.hit("table.5.committed")
 
     def finish(self, commit: Commit) -> bool:
         """See `Table`."""
         if self.is_taken(commit):
-            self._sync(commit)
+            self._sync(commit.after)
             return True
         unplace(self._root, commit.files)
         return False
 
     def is_taken(self, commit: Commit) -> bool:
         """See `Table`."""
+        is_logged = self._is_logged(commit.load, commit.after)
+        if is_logged is not None:
+            return is_logged
+        table = self._open()
+        if table is None or table.version() <= commit.after:
+            return False
+        present = set(self._paths(pa.table(table.get_add_actions())))
+        if not commit.files:
+            return present.isdisjoint(file.path for file in commit.removed)
+        return not present.isdisjoint(file.path for file in commit.files)
+
+    def _is_logged(self, load: str, after: int) -> bool | None:
+        """Whether the version after one was made by this write; None: not made, or the log was cleaned up."""
+        record = self._record(after)
         try:
-            lines = self._record(commit).read_text(encoding="utf-8").splitlines()
+            lines = record.read_text(encoding="utf-8").splitlines()
+            return any(json.loads(line).get("commitInfo", {}).get(_LOAD) == load for line in lines)
         except FileNotFoundError:
-            # Not made, or so long ago that the log was cleaned up.
-            table = self._open()
-            if table is None or table.version() <= commit.after:
-                return False
-            present = set(self._paths(pa.table(table.get_add_actions())))
-            if not commit.files:
-                return present.isdisjoint(file.path for file in commit.removed)
-            return not present.isdisjoint(file.path for file in commit.files)
-        try:
-            return any(json.loads(line).get("commitInfo", {}).get(_LOAD) == commit.load for line in lines)
+            return None
         except ValueError as error:
-            raise TableError(f"{self._record(commit)}: the Delta log cannot be read: {error}") from error
+            raise TableError(f"{record}: the Delta log cannot be read: {error}") from error
+
+    def _refusal(self, after: int, error: DeltaError) -> TableError:
+        """Why a commit on top of a version was not taken."""
+        found = self._open()
+        version = NO_TABLE if found is None else found.version()
+        if version > after:
+            return ConflictError(f"{self._root}: version {after} was judged, and the table is at {version}")
+        return CommitRefusedError(f"{self._root}: {error}")
 
     def _newest(self) -> DeltaTable | None:
         table, has_committed = self._read, self._has_committed
         self._read, self._has_committed = None, False
         if table is None or not has_committed:
             return self._open()
-        with self._telling():
+        with self._as_table_errors():
             table.update_incremental()
         return table
 
     def _open(self) -> DeltaTable | None:
         if not (self._root / _LOG).is_dir():
             return None
-        with self._telling(), suppress(TableNotFoundError):
+        with self._as_table_errors(), suppress(TableNotFoundError):
             return DeltaTable(str(self._root))
         return None
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _as_table_errors(self) -> Iterator[None]:
         """Errors of reading the log, as ours."""
         try:
             yield
         except DeltaError as error:
             raise TableError(f"{self._root}: the Delta log cannot be read: {error}") from error
 
-    def _record(self, commit: Commit) -> Path:
-        """The log file of the only version at which the commit can be."""
-        return self._root / _LOG / f"{commit.after + 1:020d}.json"
+    def _record(self, after: int) -> Path:
+        """The log file of the only version at which a commit on top of this one can be."""
+        return self._root / _LOG / f"{after + 1:020d}.json"
 
-    def _sync(self, commit: Commit) -> None:
-        """Makes the commit durable, which deltalake leaves to the system."""
-        with suppress(FileNotFoundError), LOCAL.open(self._record(commit)) as file:
+    def _sync(self, after: int) -> None:
+        """Makes a commit durable, which deltalake leaves to the system."""
+        with suppress(FileNotFoundError), LOCAL.open(self._record(after)) as file:
             file.sync()
         LOCAL.fsync_dir(self._root / _LOG)
 
@@ -228,15 +257,8 @@ class DeltaFiles:
             )
             for file in commit.files
         ]
-        made: dict[str, Any] = {
-            "partition_by": list(commit.partition_by),
-            "commit_properties": CommitProperties(custom_metadata={_LOAD: commit.load}, max_commit_retries=0),
-            "post_commithook_properties": PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-        }
-        if commit.to is not None:
-            del made["partition_by"]
-            DeltaTable(str(self._root), version=commit.after).restore(commit.to, **made)
-        elif commit.after == NO_TABLE:
+        made = {"partition_by": list(commit.partition_by), **_options(commit.load)}
+        if commit.after == NO_TABLE:
             schema = Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(commit.schema)))
             create_table_with_add_actions(str(self._root), schema, added, mode="error", **made)
         else:
@@ -296,6 +318,22 @@ class DeltaFiles:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Reversal:
+    """What takes a table back to an older version. `is_needed`: False if the table is as it was in that version."""
+
+    restored: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+    is_needed: bool
+
+
+def _options(load: str) -> dict[str, Any]:
+    return {
+        "commit_properties": CommitProperties(custom_metadata={_LOAD: load}, max_commit_retries=0),
+        "post_commithook_properties": PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+    }
+
+
 def _properties(table: DeltaTable) -> tuple[str, dict[str, str]]:
     return table.schema().to_json(), table.metadata().configuration
 
@@ -309,7 +347,7 @@ def _no_changes(table: DeltaTable) -> str | None:
     return None
 
 
-def _require_plain(table: DeltaTable, root: Path) -> None:
+def _require_supported(table: DeltaTable, root: Path) -> None:
     protocol = table.protocol()
     refused = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES)
     configuration = table.metadata().configuration

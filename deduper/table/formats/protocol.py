@@ -1,23 +1,27 @@
-"""A table as a write sees it: versions, each a set of files, and commits that add files and remove files."""
+"""A table as a write sees it: versions, each a set of files, and commits that add files and remove files.
+
+Opens a table by its folder and format."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from bucket_store.wire import LATER, OF_3
-
-PartitionValue = int | str | None
-"""A value of a partition column; a date is its days since 1970-01-01."""
+from deduper.table.columns import KeyColumn, PartitionValue
+from deduper.table.errors import SettingError, UnsupportedTableError
 
 FileIdentity = tuple[str, int, int]
 """Path, size and stamp of a file."""
 
 PRIVATE = "_deduper"
 """The folder of ours in a table's folder; readers of tables skip names that begin with an underscore."""
+
+_LENGTHS = "__CHAR_VARCHAR_TYPE_STRING"
 
 NO_TABLE = -1
 """The version of a table that is not there yet."""
@@ -79,7 +83,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that a write removes: as `DataFile`, with its partition as `NewFile` has it; a rollback has none.
+    """A file that a write removes: as `DataFile`, with its partition as `NewFile` has it.
 
     `tail`: the checksum of its last bytes, by which a file that may change is known in a copy with other times.
     """
@@ -93,37 +97,37 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a write does to a table, on top of the version `after`. `load` names it; `schema` is Arrow's own form.
-
-    A rollback to the version `to` brings back the `restored` files; it has no new ones and no schema.
-    """
+    """What a write does to a table, on top of the version `after`. `load` names it; `schema` is Arrow's own form."""
 
     load: str
     after: int
     schema: bytes
     partition_by: tuple[str, ...]
     files: tuple[NewFile, ...]
-    removed: tuple[RemovedFile, ...] = field(default=(), metadata=LATER)
-    restored: tuple[RemovedFile, ...] = field(default=(), metadata=OF_3)
-    to: int | None = field(default=None, metadata=OF_3)
+    removed: tuple[RemovedFile, ...]
 
     @property
     def is_empty(self) -> bool:
         """True when there is nothing for the table."""
-        return not self.files and not self.removed and self.to is None
+        return not self.files and not self.removed
 
 
-@dataclass(frozen=True, slots=True)
-class Reversal:
-    """What takes a table back to an older version. `kept`: the files that return, where they lie now.
+def objects_in(part: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a part of a schema in Spark's JSON, at any depth: types, fields and their metadata."""
+    if isinstance(part, dict):
+        yield part
+    if isinstance(part, dict | list):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from objects_in(inner)
 
-    `is_needed`: False if the table is as it was in that version.
+
+def declared_lengths(part: Any) -> list[str]:
+    """The types with declared lengths in a part of a schema in Spark's JSON, as `varchar(3)` or `array<char(4)>`.
+
+    Such a column is a text here, and its type stands in its metadata. Spark refuses longer values, and fills those of
+    CHAR(n) with blanks, in the file too.
     """
-
-    restored: tuple[DataFile, ...]
-    removed: tuple[DataFile, ...]
-    kept: tuple[DataFile, ...]
-    is_needed: bool
+    return [str(found[_LENGTHS]) for found in objects_in(part) if _LENGTHS in found]
 
 
 class Table(Protocol):
@@ -138,7 +142,7 @@ class Table(Protocol):
         """The name of its format."""
 
     def snapshot(self) -> Snapshot:
-        """The newest version.
+        """Called with or without the table's lock, beside writes. Gives the newest version, whole.
 
         Raises:
             UnsupportedTableError: it has a feature that writes do not honour.
@@ -146,18 +150,11 @@ class Table(Protocol):
             TableError: it cannot be read.
         """
 
-    def reversal(self, before: Snapshot, version: int) -> Reversal:
-        """The way from the present version back to an older one; nothing is written.
-
-        Raises:
-            VersionGoneError: there is no such version, or it is not whole any more.
-            UnsupportedTableError, TableUsageError, TableError: as `snapshot`, of that version.
-        """
-
     def commit(self, commit: Commit) -> None:
-        """Adds and removes files, on top of exactly the version `commit.after`; visible and durable on return.
+        """Called under the lock, once, when the staged files and the plan are durable.
 
-        Called with staged files that are durable, after the plan is. Not safe to repeat: `finish` is.
+        Adds and removes files on top of exactly the version `commit.after`; visible and durable on return. Not safe to
+        repeat: `finish` is.
 
         Raises:
             ConflictError: the table is beyond that version, and nothing of this commit is visible.
@@ -165,13 +162,40 @@ class Table(Protocol):
         """
 
     def finish(self, commit: Commit) -> bool:
-        """Completes a commit of a write that has died, if it was taken; else removes its files, and gives False.
+        """Called under the lock for a write that has died after its plan.
 
-        Safe to repeat.
+        Completes its commit if it was taken; else removes its files, and gives False. Safe to repeat.
 
         Raises:
             StagedFileGoneError: a file is neither staged nor at its path; nothing was written.
         """
 
     def is_taken(self, commit: Commit) -> bool:
-        """Whether a write that has died is committed; nothing is written."""
+        """Called under the lock for a write that has died after its plan. Whether it is committed; writes nothing."""
+
+
+_FORMATS = {
+    "delta": "deduper.table.formats.delta:DeltaFiles",
+    "parquet": "deduper.table.formats.folder:FolderTable",
+}
+
+
+def open_table(path: str | Path, table_format: str, partition_by: Sequence[KeyColumn]) -> Table:
+    """The table in a folder, which need not exist yet.
+
+    Raises:
+        SettingError: another format.
+        TableUsageError: the package of Delta tables is not installed.
+        UnsupportedTableError: the folder holds a Delta table and the format is another, or it is on another storage.
+    """
+    if "://" in str(path):
+        raise UnsupportedTableError(f"{path}: tables lie on this machine in this release; write a path")
+    if table_format not in _FORMATS:
+        write = f"write {' or '.join(_FORMATS)}"
+        raise SettingError("table.format", f"`{table_format}` is not a valid choice", write)
+    root = Path(path).resolve()
+    if table_format == "parquet" and (root / "_delta_log").is_dir():
+        raise UnsupportedTableError(f"{root}: is a Delta table; write `format: delta`")
+    module, _, name = _FORMATS[table_format].partition(":")
+    opened: Table = getattr(import_module(module), name)(root, partition_by)
+    return opened

@@ -1,4 +1,4 @@
-"""The rows of a table's files whose keys are among wanted ones."""
+"""Which rows have wanted keys: row groups by the bounds of a key column, rows by their digests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from bucket_store.tables.matching import match_sorted
 from deduper.table.columns import KeyColumn, KeyColumns
-from deduper.table.index.entries import SortedKeys, in_order
-from deduper.table.index.keys import UInt64s, row_keys, without_null
+from deduper.table.index.keys import SortedKeys, UInt64s, in_order, row_keys, without_null
 from deduper.table.stored_times import has_old_dates
 
 _BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")
@@ -75,9 +74,8 @@ class SortedValues:
         return place < len(self._values) and (greatest is None or bool(value_of(self._values[place]) <= greatest))
 
 
-def groups_with(parquet: pq.ParquetFile, column: KeyColumn, wanted: SortedValues) -> list[int]:
-    """The row groups of an opened file that may have one of the values in a column, by the bounds in the footer."""
-    footer = parquet.metadata
+def groups_with(footer: pq.FileMetaData, column: KeyColumn, wanted: SortedValues) -> list[int]:
+    """The row groups of a file that may have one of the values in a column, by the bounds in its footer."""
     at = _place_of(footer, column)
     if _has_no_bounds(footer, column):
         return list(range(footer.num_row_groups))
@@ -120,7 +118,7 @@ def _bounds(chunk: pq.ColumnChunkMetaData) -> tuple[Any, Any] | None:
     if found is None or not found.has_min_max:
         return None
     try:
-        return _plain(found.min), _plain(found.max)
+        return _in_days(found.min), _in_days(found.max)
     except (OverflowError, ValueError):  # dates that Python does not have
         return None
 
@@ -134,5 +132,5 @@ def value_of(value: pa.Scalar) -> Any:
     return value.value if isinstance(value, pa.Date32Scalar) else value.as_py()
 
 
-def _plain(bound: Any) -> Any:
+def _in_days(bound: Any) -> Any:
     return (bound - _FIRST_DAY).days if isinstance(bound, date) else bound

@@ -1,4 +1,4 @@
-"""The interface of an index, which every kind has; one's own class has it too.
+"""The interface of an index, and the index that a setting names: a kind of this package, or one's own class.
 
 A write opens the index under the table's lock, brings it up to the files of the version that it judges, and asks for
 keys; after its commit it brings it up to the new version. So an entry of a commit that failed, or that was rolled back,
@@ -8,12 +8,14 @@ a lock. Keys are digests (`SortedKeys`), with a salt of the index's own.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +23,9 @@ from numpy.typing import NDArray
 
 from deduper.as_json import AsJson
 from deduper.table.columns import KeyColumn, KeyColumns, KeyNames
+from deduper.table.errors import SettingError
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import FileKeys, SortedKeys
-from deduper.table.index.keys import Int64s
+from deduper.table.index.keys import FileKeys, Int64s, SortedKeys
 
 ABSENT = -1
 """The file number of a key that is in no file that counts."""
@@ -32,8 +34,8 @@ NO_TARGET = -1
 """The number of the file that takes a row, if it is none of the removed ones."""
 
 Values = Mapping[str, pa.Array]
-"""Of asked keys the columns that a look-up wants, by name: a row for each key, in their order. Texts and bytes are
-`large_string` and `large_binary`."""
+"""Columns of the keys of a look-up, by name: a row for each key, in their order. Texts and bytes are `large_string` and
+`large_binary`."""
 
 
 class VersionKeys(Protocol):
@@ -41,27 +43,24 @@ class VersionKeys(Protocol):
 
     @property
     def salt(self) -> bytes:
-        """That of the digests."""
+        """That of the digests; the same for the life of the object."""
 
     @property
     def files(self) -> Mapping[int, DataFile]:
-        """The files of the version, by their numbers."""
+        """All files of the version, by their numbers."""
 
     @property
     def wanted(self) -> Sequence[KeyColumn]:
-        """The columns whose `values` the look-ups want beside the keys; all are digested ones."""
+        """The columns whose `values` `find` needs beside the keys; all are digested ones."""
 
-    def first_files(self, keys: SortedKeys, values: Values) -> NDArray[np.int32]:
-        """The number of the first file that has each key, ABSENT for none. Which is first is fixed for a version.
+    def find(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
+        """Called once for a batch, by one thread, with each key once, and with the `wanted` values of each.
 
-        Raises: as `all_files`.
-        """
-
-    def all_files(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
-        """(places among the keys, file numbers) of every file with a key, by place; a key's first file comes first.
+        Gives (places among the keys, file numbers) of every file with a key, by place; the first file of a key comes
+        first, and is the same one each time.
 
         Raises:
-            IndexDamagedError: what was asked is damaged or gone.
+            IndexDamagedError: what is looked up is damaged or gone.
             TableError: a file of the table cannot be read.
         """
 
@@ -73,16 +72,11 @@ class KeyIndex(Protocol):
     def began_anew(self) -> str | None:
         """Why the index was begun anew; None when it was there, or when nothing is kept."""
 
-    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
-        """Called after a write's commit, before `catch_up`. It may do nothing: then `catch_up` reads the files.
-
-        `files` are all that the write has added.
-        """
-
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
-        """Brings the index up to the files of the table's present version; gives the number of files read.
+        """Called before a batch is judged and after each commit, with all files of the table's present version.
 
-        Durable on return. Interrupted at any point, a later call continues, and no entry is believed that is not whole.
+        Brings the index up to them, durable on return, and gives the number of files read. Interrupted at any point, a
+        later call continues, and no entry is believed that is not whole. Safe to repeat.
 
         Raises:
             FileVanishedError, SchemaDriftError, TableError: a file cannot be read.
@@ -90,7 +84,13 @@ class KeyIndex(Protocol):
         """
 
     def version(self, root: Path, files: Iterable[DataFile]) -> VersionKeys:
-        """The keys of the version with these files, up to which the index has been brought."""
+        """Called after `catch_up` with the same files; gives their keys, until the next call of another method."""
+
+    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
+        """Called after a commit, before `catch_up`, with all files that the write has added, if no other writer came.
+
+        Enters their keys without reading them, or does nothing: then `catch_up` reads the files.
+        """
 
 
 class IndexView(Protocol):
@@ -98,7 +98,7 @@ class IndexView(Protocol):
 
     @property
     def absent(self) -> str | None:
-        """Why there is none that serves; a write would build it then."""
+        """Why there is none that serves; None if there is. A write would build it then."""
 
     @property
     def salt(self) -> bytes:
@@ -108,11 +108,11 @@ class IndexView(Protocol):
     def next_number(self) -> int:
         """Files that the index lacks have numbers from here on."""
 
-    def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
-        """The files with their numbers; those that the index lacks have free ones."""
+    def numbered(self, files: Iterable[DataFile]) -> dict[int, DataFile]:
+        """Called with all files of a version; gives them by their numbers, those that the index lacks by free ones."""
 
     def version(self, root: Path, files: Sequence[DataFile]) -> VersionKeys:
-        """The keys of the version with these files; those of files that the index lacks are read.
+        """Called with all files of a version; gives their keys, those of files that the index lacks by reading them.
 
         Raises:
             TableError: a file cannot be read.
@@ -124,12 +124,13 @@ class IndexView(Protocol):
     def differences(
         self, bucket: int, among: tuple[int, int], read: FileKeys, indexed: NDArray[np.bool_]
     ) -> Differences:
-        """The index against keys that were read: of a bucket, with `hi` from the least to the greatest of `among`.
+        """Called for each bucket, or part of it: for keys with `hi` from the least to the greatest of `among`.
 
-        `read` are keys of files that it has; `indexed` says of each number whether the table has such a file.
+        `read` are all such keys of the table's files that the index has; `indexed` says of each number whether the
+        table has such a file. Gives how the index differs from them, without what writes have dropped meanwhile.
 
         Raises:
-            IndexDamagedError: what was asked is damaged or gone.
+            IndexDamagedError: what is compared is damaged or gone.
         """
 
 
@@ -216,38 +217,34 @@ class IndexStatus(AsJson):
 
 
 class TableIndex(Protocol):
-    """A kind of index with its settings, for the tables in the folders `root`."""
-
-    @property
-    def kind(self) -> str:
-        """Its name in the setting `index`."""
+    """A kind of index with its settings, for the tables in the folders `root`. Made anew for each command."""
 
     def open(self, root: Path, columns: KeyColumns) -> KeyIndex:
-        """The index of a table, for writing; begun anew if there is none, or one of another key. Under the lock.
+        """Called under the table's lock. Gives the index, begun anew if there is none, or one of another key.
 
         Raises:
             IndexDamagedError: it cannot be used, and the message says what to do.
         """
 
     def view(self, root: Path, columns: KeyColumns) -> IndexView:
-        """The index as it is. Nothing is written.
+        """Called without a lock, beside writes. Gives the index as it is, and writes nothing.
 
         Raises:
             IndexDamagedError: a part of it is gone or cut.
         """
 
     def rebuild(self, root: Path, columns: KeyColumns, files: Sequence[DataFile]) -> Rebuilt:
-        """Builds it again from the files; until it is whole, the old one counts. Under the lock.
+        """Called under the table's lock, with all files. Builds the index again; until it is whole, the old one counts.
 
         Raises:
             TableError: a file of the table cannot be read.
         """
 
     def status(self, root: Path, names: KeyNames, files: Sequence[DataFile]) -> IndexStatus:
-        """Its state beside the files of the table, without reading rows. Nothing is written."""
+        """Called without a lock. Gives the state beside these files; reads no rows, writes nothing."""
 
     def columns_of(self, root: Path) -> KeyColumns | None:
-        """The columns of the index that is kept, with their types; None when none is, or it cannot be read."""
+        """Called without a lock. Gives the columns of the index with their types; None when none can be read."""
 
 
 def condition_of(added: int, removed: int) -> Condition:
@@ -255,3 +252,46 @@ def condition_of(added: int, removed: int) -> Condition:
     if added:
         return Condition.BEHIND
     return Condition.AHEAD if removed else Condition.PRESENT
+
+
+_KINDS = {
+    "exact": "deduper.table.index.exact:ExactIndex",
+    "bloom": "deduper.table.index.bloom:BloomIndex",
+    "simple": "deduper.table.index.simple:SimpleIndex",
+    "external": "deduper.table.index.external:ExternalIndex",
+}
+_WITHOUT_OPTIONS = ("exact", "simple")
+_WRITE = "write `exact`, `bloom`, `simple`, `external`, or a class of your own as `package.module:Class`"
+_METHODS = ("open", "view", "rebuild", "status", "columns_of")
+
+
+def index_of(kind: str, options: Mapping[str, Any]) -> TableIndex:
+    """The index of a kind, or of one's own class; `options` are its keyword arguments.
+
+    Raises:
+        SettingError: of `index.kind` or `index.options`, naming what is wrong.
+    """
+    made = _class_of(kind)
+    if kind in _WITHOUT_OPTIONS and options:
+        raise SettingError("index.options", f"`{kind}` has none", "leave them out")
+    try:
+        return made(**options)
+    except TypeError as error:
+        names = ", ".join(inspect.signature(made).parameters)
+        write = f"its options are {names}" if names else "it has none, leave them out"
+        raise SettingError("index.options", f"`{kind}` does not take them: {error}", write) from error
+
+
+def _class_of(kind: str) -> type[TableIndex]:
+    module, colon, name = _KINDS.get(kind, kind).partition(":")
+    if not colon:
+        raise SettingError("index.kind", f"`{kind}` is not a valid choice", _WRITE)
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise SettingError("index.kind", f"`{kind}` cannot be imported: {error}", _WRITE) from error
+    missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
+    if not inspect.isclass(found) or missing:
+        what = f"`{kind}` is no class of an index" + (f": it has no `{missing[0]}`" if missing else "")
+        raise SettingError("index.kind", what, "see `deduper.table.index.protocol.TableIndex`")
+    return cast("type[TableIndex]", found)

@@ -1,4 +1,4 @@
-"""The keys of a table's files: their key columns read from Parquet, with the files' numbers."""
+"""The rows and the keys of a table's files: columns of Parquet and of the folders, in the one form."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deduper.table.columns import KeyColumn, KeyColumns
+from deduper.table.columns import KeyColumns
 from deduper.table.errors import FileVanishedError, SchemaDriftError, TableError
-from deduper.table.formats.paths import NO_PART
+from deduper.table.formats.files import NO_PART
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import FileKeys, joined
-from deduper.table.index.keys import array_of, row_keys, without_null
+from deduper.table.index.keys import FileKeys, array_of, joined, row_keys, without_null
 from deduper.table.schema import in_form, one_form, type_name
 from deduper.table.stored_times import StoredTimes
+from deduper.tasks.readers.parquet import OpenedParquet, opened_parquet
+from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 
 _THREADS = 4
-_BATCH_ROWS = 1 << 20
+_ROWS, _ROWS_OF_KEYS = 1 << 17, 1 << 20
+"""Of a record batch: of all columns, and of those of a key."""
 ALL = (0, (1 << 64) - 1)
 """Every `hi` of a digest."""
 
@@ -35,7 +37,7 @@ def rows_of(root: Path, files: Sequence[DataFile]) -> list[int]:
     """
 
     def rows(file: DataFile) -> int:
-        with _telling(root, file):
+        with _as_table_errors(root, file):
             return int(pq.read_metadata(root / file.path).num_rows)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
@@ -87,10 +89,10 @@ def key_steps(
     def read(one: tuple[int, DataFile]) -> FileKeys | None:
         """The keys of a file; None for a large one, which is read alone."""
         number, file = one
-        with opened(root, file) as parquet:
-            if parquet.metadata.num_rows > most:
+        with opened(root, file) as opened_file:
+            if opened_file.footer.num_rows > most:
                 return None
-            return joined([*_parts(parquet, root, number, file, columns, salt)])
+            return joined([*_parts(opened_file, number, columns, salt)])
 
     held: list[FileKeys] = []
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
@@ -110,91 +112,128 @@ def key_parts(
 
     Raises: as `read_keys`.
     """
-    with opened(root, file) as parquet:
-        yield from _parts(parquet, root, number, file, columns, salt, among)
+    with opened(root, file) as opened_file:
+        yield from _parts(opened_file, number, columns, salt, among)
 
 
 def _parts(
-    parquet: pq.ParquetFile,
-    root: Path,
-    number: int,
-    file: DataFile,
-    columns: KeyColumns,
-    salt: bytes,
-    among: tuple[int, int] = ALL,
+    opened_file: OpenFile, number: int, columns: KeyColumns, salt: bytes, among: tuple[int, int] = ALL
 ) -> Iterator[FileKeys]:
-    for arrays in key_arrays(parquet, root, file, columns):
-        yield _keys_of_arrays(arrays, number, columns, salt, among)
+    for arrays in opened_file.keys(columns):
+        bucket, hi, lo = row_keys(arrays, columns, salt)
+        chosen = (hi >= among[0]) & (hi <= among[1]) & without_null(arrays)
+        yield FileKeys(bucket[chosen], hi[chosen], lo[chosen], np.full(int(chosen.sum()), number, np.uint32))
 
 
-def key_arrays(
-    parquet: pq.ParquetFile, root: Path, file: DataFile, columns: KeyColumns, groups: Sequence[int] | None = None
-) -> Iterator[list[pa.Array]]:
-    """The columns of `columns.digested` of an opened file, batch by batch; of these row groups alone.
+class OpenFile:
+    """An open file of a table; `opened` makes it. `footer` is the file's own."""
 
-    Raises:
-        SchemaDriftError: it lacks a key column, or has it with another type.
-    """
-    in_folders = dict(zip((column.name for column in columns.partition_by), file.partition, strict=True))
-    stored = require_key_columns(parquet, root, file, columns)
-    # With a key of folders' values alone, any column says how many rows there are.
-    times = StoredTimes(parquet, root / file.path)
-    wanted = pa.schema([(column.name, column.arrow) for column in stored] or [*times.schema][:1])
-    for read in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=wanted.names):
-        for batch in in_form(times.records(read).select(wanted.names), wanted, root / file.path):
-            yield [
-                array_of(in_folders[column.name], column, batch.num_rows)
-                if column.name in in_folders
-                else batch.column(column.name)
-                for column in columns.digested
-            ]
+    def __init__(self, parquet: OpenedParquet, root: Path, file: DataFile) -> None:
+        self.footer: pq.FileMetaData = parquet.footer
+        self._parquet = parquet
+        self._partition = file.partition
+        self._where = root / file.path
+        self._times = StoredTimes(parquet, self._where)
 
+    @property
+    def names(self) -> list[str]:
+        """The columns that it stores."""
+        names: list[str] = self._times.schema.names
+        return names
 
-def require_key_columns(parquet: pq.ParquetFile, root: Path, file: DataFile, columns: KeyColumns) -> list[KeyColumn]:
-    """The columns of a key that an opened file has; the others are in the folders' names.
+    def keys(self, columns: KeyColumns, groups: Sequence[int] | None = None) -> Iterator[list[pa.Array]]:
+        """The columns of `columns.digested`, batch by batch, of these row groups; None: of all.
 
-    Raises:
-        SchemaDriftError: it lacks one, or has it with another type.
-    """
-    stored = [column for column in columns.digested if column not in columns.partition_by]
-    schema = StoredTimes(parquet, root / file.path).schema
-    for column in stored:
-        if column.name not in schema.names:
-            raise SchemaDriftError(f"{root / file.path}: has no column `{column.name}`, a part of the key")
-        found = type_name(one_form(pa.schema([schema.field(column.name)])).field(0).type)
-        if found != column.type:
-            raise SchemaDriftError(f"{root / file.path}: `{column.name}` is {found}, and the batch's is {column.type}")
-    return stored
+        Raises: as `require_keys`.
+        """
+        self.require_keys(columns)
+        schema = pa.schema([(column.name, column.arrow) for column in columns.digested])
+        for records in self.rows(schema, columns, groups, batch_rows=_ROWS_OF_KEYS):
+            yield records.columns
 
+    def require_keys(self, columns: KeyColumns) -> None:
+        """The file has the columns of a key, but those of the folders.
 
-def _keys_of_arrays(
-    arrays: Sequence[pa.Array], number: int, columns: KeyColumns, salt: bytes, among: tuple[int, int]
-) -> FileKeys:
-    bucket, hi, lo = row_keys(arrays, columns, salt)
-    kept = (hi >= among[0]) & (hi <= among[1]) & without_null(arrays)
-    return FileKeys(bucket[kept], hi[kept], lo[kept], np.full(int(kept.sum()), number, np.uint32))
+        Raises:
+            SchemaDriftError: it lacks one, or has it with another type.
+        """
+        for column in columns.digested:
+            if column in columns.partition_by:
+                continue
+            if column.name not in self.names:
+                raise SchemaDriftError(f"{self._where}: has no column `{column.name}`, a part of the key")
+            found = self._type(column.name)
+            if type_name(found) != column.type:
+                what = f"`{column.name}` is {type_name(found)}, and the batch's is {column.type}"
+                raise SchemaDriftError(f"{self._where}: {what}")
+
+    def rows(
+        self,
+        schema: pa.Schema,
+        columns: KeyColumns,
+        groups: Sequence[int] | None = None,
+        *,
+        batch_rows: int = _ROWS,
+        use_threads: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these row groups in the columns of `schema`; None: of all. A column that the file lacks is null.
+
+        `use_threads`: columns are decoded side by side.
+
+        Raises:
+            SchemaDriftError: the file has a column with another type than `schema`.
+        """
+        in_folders = {
+            column.name: (column, value) for column, value in zip(columns.partition_by, self._partition, strict=True)
+        }
+        stored = [name for name in schema.names if name not in in_folders and name in self.names]
+        for name in stored:
+            found, wanted = self._type(name), schema.field(name).type
+            # Some writers leave the zone out of the file, and the time is UTC.
+            if found != wanted and not (pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted)):
+                what = f"`{name}` is {type_name(found)}, and {type_name(wanted)} in the table"
+                raise SchemaDriftError(f"{self._where}: {what}")
+        # With a file of no column of the schema, any column says how many rows there are.
+        read = stored or self.names[:1]
+        form = pa.schema([(schema if stored else self._times.schema).field(name) for name in read])
+        for stored_rows in self._parquet.batches(read, groups, rows=batch_rows, use_threads=use_threads):
+            for records in in_form(self._times.records(stored_rows).select(read), form, self._where):
+                arrays = []
+                for field in schema:
+                    if field.name in in_folders:
+                        column, value = in_folders[field.name]
+                        arrays.append(array_of(value, column, records.num_rows))
+                    elif field.name in stored:
+                        arrays.append(records.column(field.name))
+                    else:
+                        arrays.append(pa.nulls(records.num_rows, field.type))
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _type(self, name: str) -> pa.DataType:
+        """The type of a stored column in the one form."""
+        return one_form(pa.schema([self._times.schema.field(name)])).field(0).type
 
 
 @contextmanager
-def opened(root: Path, file: DataFile) -> Iterator[pq.ParquetFile]:
+def opened(root: Path, file: DataFile) -> Iterator[OpenFile]:
     """A file of the table.
 
     Raises:
         FileVanishedError: it is not there.
         TableError: it cannot be read, here or in the body.
     """
-    with _telling(root, file), pq.ParquetFile(root / file.path, coerce_int96_timestamp_unit="us") as parquet:
-        yield parquet
+    with _as_table_errors(root, file), opened_parquet(str(root / file.path)) as parquet:
+        yield OpenFile(parquet, root, file)
 
 
 @contextmanager
-def _telling(root: Path, file: DataFile) -> Iterator[None]:
+def _as_table_errors(root: Path, file: DataFile) -> Iterator[None]:
     """Errors of reading a file of the table, as ours."""
     path = root / file.path
     try:
         yield
-    except FileNotFoundError as error:
+    except (FileNotFoundError, FileGone) as error:
         raise FileVanishedError(f"{path}: is not there, and the table's present version has it") from error
-    except (pa.ArrowException, OSError) as error:
-        what = f"; {NO_PART}" if file.stamp else ""  # a log names no file that is no part of its table
+    except (pa.ArrowException, OSError, UnreadableFile) as error:
+        what = f"; {NO_PART}" if file.may_change else ""  # a log names no file that is no part of its table
         raise TableError(f"{path}: cannot be read: {error}{what}") from error

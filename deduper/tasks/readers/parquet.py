@@ -141,6 +141,11 @@ class OpenedParquet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
 
+    @property
+    def physical_types(self) -> list[str]:
+        """Those of the leaves of all columns, in their order."""
+        return _physical_types(self.footer)
+
     def columns(self, declared: Sequence[DeclaredColumn]) -> list[StoredColumn | None]:
         """The file's columns for the declared ones; None for one that it lacks.
 
@@ -148,16 +153,25 @@ class OpenedParquet:
             UnreadableFile: it cannot have one of them.
         """
         with decoding(self._path):
-            return stored_columns(self.schema, _physical_types(self.footer), self.calendar, declared)
+            return stored_columns(self.schema, self.physical_types, self.calendar, declared)
 
-    def batches(self, names: Sequence[str], groups: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of all row groups, or of some, with at least the columns of these names.
+    def batches(
+        self,
+        names: Sequence[str],
+        groups: Sequence[int] | None = None,
+        *,
+        rows: int = _BATCH_ROWS,
+        use_threads: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of all row groups, or of some, with at least the columns of these names; so many at most at a time.
+
+        `use_threads`: columns are decoded side by side.
 
         Raises:
             UnreadableFile: a page is damaged.
         """
         with decoding(self._path):
-            read = self._file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names, use_threads=False)
+            read = self._file.iter_batches(rows, row_groups=groups, columns=names, use_threads=use_threads)
         while True:
             with decoding(self._path):
                 batch = next(read, None)

@@ -61,14 +61,14 @@ def stored_columns(
     fields: dict[str, list[tuple[pa.Field, Sequence[str]]]] = {}
     leaf = 0
     for field in schema:
-        last = leaf + _leaves(field.type)
+        last = leaf + leaf_count(field.type)
         fields.setdefault(field.name.lower(), []).append((field, physical[leaf:last]))
         leaf = last
-    return [_column(declared, fields.get(declared.name.lower(), []), _Casts(calendar)) for declared in columns]
+    return [_column(declared, fields.get(declared.name.lower(), []), Casts(calendar)) for declared in columns]
 
 
 def _column(
-    declared: DeclaredColumn, found: Sequence[tuple[pa.Field, Sequence[str]]], casts: _Casts
+    declared: DeclaredColumn, found: Sequence[tuple[pa.Field, Sequence[str]]], casts: Casts
 ) -> StoredColumn | None:
     if not found:
         return None
@@ -85,7 +85,7 @@ def _column(
 
 
 @dataclass(frozen=True, slots=True)
-class _Casts:
+class Casts:
     """How columns of a file become declared ones."""
 
     calendar: Calendar
@@ -118,7 +118,7 @@ class _Casts:
                 casts.append(self.of(field.type, wanted[name], physical))
             else:
                 casts.append(None)
-                for _ in range(_leaves(field.type)):
+                for _ in range(leaf_count(field.type)):
                     next(physical)
         for name in wanted:
             if len(numbers := fields.get(name, [])) > 1:
@@ -240,14 +240,15 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _leaves(kind: pa.DataType) -> int:
+def leaf_count(kind: pa.DataType) -> int:
+    """The columns that Parquet has for a type."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _leaves(kind.storage_type)
+        return leaf_count(kind.storage_type)
     if pa.types.is_struct(kind):
-        return sum(_leaves(field.type) for field in kind)
+        return sum(leaf_count(field.type) for field in kind)
     if pa.types.is_map(kind):
-        return _leaves(kind.key_type) + _leaves(kind.item_type)
-    return _leaves(kind.value_type) if _is_list(kind) else 1
+        return leaf_count(kind.key_type) + leaf_count(kind.item_type)
+    return leaf_count(kind.value_type) if _is_list(kind) else 1
 
 
 def _ambiguous(fields: Sequence[pa.Field]) -> str:

@@ -321,7 +321,7 @@ def test_tables_of_a_store_that_is_gone_go_at_the_next_start(tmp_path: Path) -> 
 
 def test_two_may_delete_the_same_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of a store that is gone between two looks is no error; one that fills again stays."""
-    tables = StaleTables("a" * 32, tmp_path / "shm", tmp_path / "disk", None, "")
+    tables = StaleTables("a" * 32, tmp_path / "shm", tmp_path / "disk", "")
     for path in tables.paths:
         path.mkdir(parents=True)
     really = Path.rmdir

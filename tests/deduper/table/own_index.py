@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumn, KeyColumns, KeyNames
 from deduper.table.formats.protocol import PRIVATE, DataFile, FileIdentity
-from deduper.table.index.entries import FileKeys, SortedKeys
-from deduper.table.index.keys import Int64s
+from deduper.table.index.keys import FileKeys, Int64s, SortedKeys
 from deduper.table.index.protocol import (
-    ABSENT,
     AddedKeys,
     Differences,
     IndexStatus,
@@ -31,8 +29,6 @@ from deduper.table.index.reading import read_keys
 
 class DictIndex:
     """See `TableIndex`. The file has the salt, the columns, and of each file of the table its number and its keys."""
-
-    kind = "own"
 
     def __init__(self, name: str = "own") -> None:
         self._name = name
@@ -93,18 +89,18 @@ class Dictionary:
         temporary.replace(self._path)
         return len(missing)
 
-    def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
-        return [
-            (self.files[file.identity][0] if file.identity in self.files else self.next_number + place, file)
+    def numbered(self, files: Iterable[DataFile]) -> dict[int, DataFile]:
+        return {
+            self.files[file.identity][0] if file.identity in self.files else self.next_number + place: file
             for place, file in enumerate(files)
-        ]
+        }
 
     def version(self, root: Path, files: Iterable[DataFile]) -> Held:
         present = list(files)
         for file in present:
             if file.identity not in self.files:
                 self._read(root, file)
-        numbered = dict(self.numbered(present))
+        numbered = self.numbered(present)
         return Held(self.salt, numbered, {number: self.files[file.identity][1] for number, file in numbered.items()})
 
     def buckets(self) -> Iterable[int]:
@@ -141,13 +137,7 @@ class Held:
         self.files = files
         self._keys = keys
 
-    def first_files(self, keys: SortedKeys, values: Values) -> NDArray[np.int32]:
-        found = np.full(keys.count, ABSENT, np.int32)
-        place, file = self.all_files(keys, values)
-        found[place[::-1]] = file[::-1]
-        return found
-
-    def all_files(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
+    def find(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
         asked = zip(keys.bucket.tolist(), *keys.digests.T.tolist(), strict=True)
         found = [
             (place, number)

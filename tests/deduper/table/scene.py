@@ -15,15 +15,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bucket_store import failpoints
-from deduper.table.change.delete import delete
-from deduper.table.change.receipt import ChangeReceipt
-from deduper.table.change.upsert import upsert
+from deduper.table.batch import Keep
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.judge import Keep
-from deduper.table.load import load
-from deduper.table.receipt import LoadReceipt
+from deduper.table.operations.changes import delete, load, upsert
+from deduper.table.operations.receipts import WriteReceipt
+from deduper.table.operations.write import WriteSteps
 from deduper.table.settings import LoadedLoad, load_config
-from deduper.table.write.steps import WriteSteps
 
 EPOCH = date(1970, 1, 1)
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.string()), ("d", pa.date32())])
@@ -42,14 +39,11 @@ STEPS = (
     *("table.4.planned", "table.placed", "table.5.placed", "table.5.committed", "table.6.port", "table.6.published"),
     *("table.7.index", "table.7.port"),
 )
-CHANGE_STEPS = (*STEPS, "table.5.recorded", "table.removed")
+CHANGE_STEPS = (*STEPS, "table.removed")
 """Those of an upsert and a delete."""
 SERVER_STEPS = ("index.dropped", "index.served")
 """Those of an external index besides."""
-ROLLBACK_STEPS = (
-    *("table.1.locked", "table.4.planned", "table.5.recorded", "table.returned", "table.removed"),
-    *("table.5.placed", "table.5.committed", "index.piece", "index.state", "table.7.index"),
-)
+ROLLBACK_STEPS = ("table.1.locked", "table.5.committed", "index.piece", "index.state", "table.7.index")
 """Those of a rollback."""
 
 
@@ -71,7 +65,7 @@ class Place:
 
     def load(
         self, rows: Sequence[Row] | pa.Table, *, keep: str | Keep = "first", scope: str = "partition"
-    ) -> LoadReceipt:
+    ) -> WriteReceipt:
         """A load with key `k`, by `d`."""
         batch = rows if isinstance(rows, pa.Table) else arrow(rows)
         return load(
@@ -93,11 +87,11 @@ class Place:
         file.write_text(f"{CONFIG.replace('FORMAT', self.format)}index: {self.index}\n{more}", encoding="utf-8")
         return load_config(file)
 
-    def upsert(self, rows: Sequence[Row] | pa.Table, more: str = "") -> ChangeReceipt:
+    def upsert(self, rows: Sequence[Row] | pa.Table, more: str = "") -> WriteReceipt:
         """An upsert, with more settings."""
         return upsert(rows if isinstance(rows, pa.Table) else arrow(rows), self.config(more))
 
-    def delete(self, keys: Sequence[Row] | pa.Table, more: str = "") -> ChangeReceipt:
+    def delete(self, keys: Sequence[Row] | pa.Table, more: str = "") -> WriteReceipt:
         """A delete, with more settings."""
         return delete(keys if isinstance(keys, pa.Table) else arrow(keys), self.config(more))
 

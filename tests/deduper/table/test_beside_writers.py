@@ -10,22 +10,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from deduper.table.change.upsert import plan_upsert
 from deduper.table.errors import FileVanishedError, TableChangedError
-from deduper.table.formats import plain
-from deduper.table.formats.plain import PlainFiles
-from deduper.table.query.filter import filter_exists
-from deduper.table.query.read import read
-from deduper.table.query.tag import tag
-from deduper.table.upkeep.status import table_status
-from deduper.table.upkeep.verify import verify
+from deduper.table.formats import folder as plain
+from deduper.table.formats.folder import FolderTable
+from deduper.table.operations.changes import plan_upsert
+from deduper.table.operations.questions import filter_exists, read, tag
+from deduper.table.operations.upkeep import table_status
+from deduper.table.operations.verify import verify
 from tests.deduper.table.scene import Place, Row, arrow, dying
-from tests.deduper.table.test_table_rollback import KEEP, back
 
 pytestmark = pytest.mark.slow
 
 UNITS = [(1, 0), (2, 0), (3, 1), (4, 2)]
-MOVES = ("table.5.recorded", "table.placed", "table.removed")
+MOVES = ("table.4.planned", "table.placed", "table.removed")
 """Failpoints between the moves of files."""
 
 
@@ -34,9 +31,9 @@ def rows(value: str) -> list[Row]:
     return [(key, value, day) for key, day in UNITS]
 
 
-def answers(place: Place, more: str = "") -> dict[str, Any]:
+def answers(place: Place) -> dict[str, Any]:
     """What every question says of `rows`, of a row that the table does not have, and of the whole table."""
-    loaded = place.config(more)
+    loaded = place.config()
     asked = arrow([*rows(""), (9, "", 0)])
     found = read(asked, loaded)
     checked = verify(loaded)
@@ -65,28 +62,13 @@ def whole(value: str) -> dict[str, Any]:
 def test_files_that_a_write_is_moving_are_of_one_version(step: str, nth: int, tmp_path: Path) -> None:
     """The version before until all new files have their places; from then on the new one."""
     place = Place(tmp_path, "parquet")
-    place.upsert(rows("old"), KEEP)
+    place.upsert(rows("old"))
     with dying(step, nth) as died:
-        place.upsert(rows("new"), KEEP)
-    is_old = bool(died) and (
-        step == "table.5.recorded" or (step == "table.placed" and nth < len({d for _, d in UNITS}))
-    )
-    assert answers(place, KEEP) == whole("old" if is_old else "new")
-    assert table_status(place.config(KEEP)).version == (0 if is_old else 1)
-    place.upsert([], KEEP)
-    assert answers(place, KEEP) == whole("new")
-
-
-@pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize("step", ["table.returned", "table.removed"])
-def test_files_that_a_rollback_is_moving_are_of_one_version(step: str, nth: int, tmp_path: Path) -> None:
-    """As those of an upsert."""
-    place = Place(tmp_path, "parquet")
-    place.upsert(rows("old"), KEEP)
-    place.upsert(rows("new"), KEEP)
-    with dying(step, nth):
-        back(place, 0)
-    assert answers(place, KEEP) == whole("new" if step == "table.returned" and nth < 3 else "old")
+        place.upsert(rows("new"))
+    is_old = bool(died) and (step == "table.4.planned" or (step == "table.placed" and nth < len({d for _, d in UNITS})))
+    assert answers(place) == whole("old" if is_old else "new")
+    place.upsert([])
+    assert answers(place) == whole("new")
 
 
 @contextmanager
@@ -134,7 +116,7 @@ def test_files_that_go_after_they_were_listed(question: str, index: str, tmp_pat
     (tmp_path / "in").mkdir()
     pq.write_table(arrow(rows("")), tmp_path / "in/a.parquet")  # has the types of the partitions, if no index has
     ask = QUESTIONS[question]
-    for owner, name in ((PlainFiles, "snapshot"), (plain, "data_paths")):
+    for owner, name in ((FolderTable, "snapshot"), (plain, "data_paths")):
         with writing_after(owner, name, lambda: place.upsert(rows("new")), calls=3):
             assert ask(place) == WANTED[question]
 
@@ -144,7 +126,7 @@ def test_a_writer_that_is_always_faster(tmp_path: Path) -> None:
     place = Place(tmp_path, "parquet", "simple")
     place.upsert(rows("old"))
     for owner, name, match in (
-        (PlainFiles, "snapshot", "removed files 10 times while they were read; repeat it when they write less"),
+        (FolderTable, "snapshot", "removed files 10 times while they were read; repeat it when they write less"),
         (plain, "data_paths", "came and went while they were listed, 10 times; repeat it when writers rest"),
     ):
         with (

@@ -17,7 +17,16 @@ from bucket_store.errors import CorruptionError, UnknownFormatError
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexDamagedError
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.bloom.filter import (
+from deduper.table.index.bloom import (
+    FILTERS,
+    FORM,
+    BloomIndex,
+    BloomState,
+    FilteredFile,
+    bound_texts,
+    bound_value,
+)
+from deduper.table.index.bloom_filter import (
     FilterOwner,
     add_keys,
     bits_for,
@@ -26,23 +35,12 @@ from deduper.table.index.bloom.filter import (
     encode_filter,
     may_have,
 )
-from deduper.table.index.bloom.kind import BloomIndex
-from deduper.table.index.bloom.state import (
-    FILTERS,
-    BloomState,
-    FilteredFile,
-    bound_texts,
-    bound_value,
-    read_state,
-    write_state,
-)
 from deduper.table.index.keys import UInt64s
 from deduper.table.index.matching import bounds_of
 from deduper.table.index.protocol import Condition
-from deduper.table.query.filter import filter_exists
-from deduper.table.upkeep.rebuild import rebuild
-from deduper.table.upkeep.status import table_status
-from deduper.table.upkeep.verify import verify
+from deduper.table.operations.questions import filter_exists
+from deduper.table.operations.upkeep import rebuild, table_status
+from deduper.table.operations.verify import verify
 from tests.deduper.table.scene import Place, arrow, dying
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -95,14 +93,14 @@ def test_a_filter_of_another_fpp_is_read_as_it_is(place: Place) -> None:
     """A change holds for new filters; a rebuild makes all of them anew."""
 
     def sizes() -> list[int]:
-        state = read_state(BloomIndex().folder(place.root))
+        state = FORM.read(BloomIndex().folder(place.root) / "state")
         assert state is not None
         return [file.size_bytes for file in state.files]
 
     place.index = "bloom"
     place.load([(key, "a", 0) for key in range(1000)])
     place.index = "{kind: bloom, options: {fpp: 0.0001}}"
-    assert place.load([(key, "b", day) for key in range(1000) for day in (0, 1)]).new == 1000
+    assert place.load([(key, "b", day) for key in range(1000) for day in (0, 1)]).inserted == 1000
     old, new = sizes()
     assert new > 2 * old - 100
     assert verify(place.config()).is_sound
@@ -118,7 +116,7 @@ def test_a_filter_has_room_for_keys_that_are_null(tmp_path: Path) -> None:
     for keys in ([None, 2, None], [None]):
         write_deltalake(str(place.root), arrow([(key, "f", 1) for key in keys]), mode="append", partition_by=["d"])
     receipt = place.load([(1, "b", 0), (2, "b", 1), (3, "b", 1)])
-    assert (receipt.found, receipt.new, receipt.read_files) == (2, 1, 2)
+    assert (receipt.found, receipt.inserted, receipt.read_files) == (2, 1, 2)
     assert verify(place.config()).is_sound
 
 
@@ -142,8 +140,8 @@ def test_the_committed_files_are_read_and_written(tmp_path: Path) -> None:
     assert encode_filter(OWNER, filter_words(KEYS)) == data
     assert decode_filter(data, OWNER, "f").tolist() == filter_words(KEYS).tolist()
     (tmp_path / "state").write_bytes((SAMPLES / "bloom-state-1.bin").read_bytes())
-    assert read_state(tmp_path) == STATE
-    write_state(tmp_path, STATE)
+    assert FORM.read(tmp_path / "state") == STATE
+    FORM.replace(tmp_path / "state", STATE)
     assert (tmp_path / "state").read_bytes() == (SAMPLES / "bloom-state-1.bin").read_bytes()
 
 
@@ -166,14 +164,14 @@ def test_every_cut_and_every_flipped_bit_is_found(tmp_path: Path) -> None:
     ):
         with pytest.raises(CorruptionError):
             decode_filter(data, owner, "f")
-    write_state(tmp_path, STATE)
+    FORM.replace(tmp_path / "state", STATE)
     data = (tmp_path / "state").read_bytes()
     wrong = [data[:end] for end in range(len(data))]
     wrong += [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(len(data)) for bit in range(8)]
     for one in wrong:
         (tmp_path / "state").write_bytes(one)
         with pytest.raises((CorruptionError, UnknownFormatError)):
-            read_state(tmp_path)
+            FORM.read(tmp_path / "state")
 
 
 def test_bounds_are_never_too_narrow() -> None:
@@ -231,7 +229,7 @@ def test_a_filter_without_its_keys_is_found(place: Place) -> None:
     """By `verify`; a rebuild makes it right."""
     place.index = "bloom"
     place.load([(key, "a", 0) for key in range(20)])
-    state = read_state(BloomIndex().folder(place.root))
+    state = FORM.read(BloomIndex().folder(place.root) / "state")
     assert state is not None
     (file,) = state.files
     path = (BloomIndex().folder(place.root) / FILTERS) / state.name(file)
@@ -248,7 +246,7 @@ def test_an_interrupted_rebuild(step: str, place: Place, monkeypatch: pytest.Mon
     """Leaves the old index as it was; the next one continues, and no filter is left over."""
     place.index = "bloom"
     place.load([(key, "a", key % 3) for key in range(9)])
-    monkeypatch.setattr("deduper.table.index.bloom.index._STEP_ROWS", 1)
+    monkeypatch.setattr("deduper.table.index.bloom._STEP_ROWS", 1)
     before = (BloomIndex().folder(place.root) / "state").read_bytes()
     with dying(step) as died:
         rebuild(place.config())

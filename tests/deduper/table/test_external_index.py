@@ -17,26 +17,22 @@ import pytest
 from deltalake import write_deltalake
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
+from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode
-from deduper.table.change.rollback import rollback
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexServerError, ServerRefusedError
-from deduper.table.formats.open import open_table
-from deduper.table.formats.protocol import PRIVATE
+from deduper.table.formats.protocol import PRIVATE, open_table
+from deduper.table.index import external as indexing
 from deduper.table.index import reading
-from deduper.table.index.entries import SortedKeys, in_order
-from deduper.table.index.external import index as indexing
-from deduper.table.index.external import server as served
-from deduper.table.index.external.server import ServedEntries
-from deduper.table.index.external.settings import ServerAddress
-from deduper.table.index.external.state import FORM, EarlierToken, ServedFile, ServedState
-from deduper.table.index.keys import row_keys
+from deduper.table.index import redis_server as served
+from deduper.table.index.external_state import FORM, EarlierToken, ServedFile, ServedState
+from deduper.table.index.keys import SortedKeys, in_order, row_keys
 from deduper.table.index.protocol import Condition, VersionKeys
-from deduper.table.query.filter import filter_exists
-from deduper.table.query.tag import tag
-from deduper.table.upkeep.rebuild import rebuild
-from deduper.table.upkeep.status import table_status
-from deduper.table.upkeep.verify import verify
+from deduper.table.index.redis_server import ServedEntries, ServerAddress
+from deduper.table.operations.questions import filter_exists, tag
+from deduper.table.operations.rollback import rollback
+from deduper.table.operations.upkeep import rebuild, table_status
+from deduper.table.operations.verify import verify
 from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
 from tests.forked import command
 from tests.processes import freeze
@@ -107,7 +103,7 @@ def _killed_between(server: RedisServer, place: Place, persists: bool) -> None:
     assert filter_exists(arrow(rows(8, 12)), place.config()).to_pylist() == [False, False, True, True]
     assert table_status(place.config()).index.state is (Condition.PRESENT if persists else Condition.ABSENT)
     receipt = place.load(rows(5, 15))
-    assert (receipt.new, receipt.found) == (5, 5)
+    assert (receipt.inserted, receipt.found) == (5, 5)
     assert (receipt.began_anew is None, receipt.read_files) == ((True, 0) if persists else (False, 2))
     assert place.load(rows(0, 15)).found == 15
     assert verify(place.config()).is_sound
@@ -172,13 +168,13 @@ def test_a_server_that_goes_after_the_commit(
     whole = ServedEntries.put
     monkeypatch.setattr(ServedEntries, "put", lambda *given: (own.daemon.kill(), whole(*given))[1])
     with caplog.at_level(logging.WARNING):
-        assert place.load(rows(2, 4)).new == 2
+        assert place.load(rows(2, 4)).inserted == 2
     assert "the write is done; the index lacks it" in caplog.text
     rolled = rollback(place.config(), 0)
     assert rolled.read_files == 0
     monkeypatch.undo()
     own.start()
-    assert place.load(rows(0, 4)).new == 2
+    assert place.load(rows(0, 4)).inserted == 2
     assert held(place) == [0, 1, 2, 3]
 
 
@@ -189,7 +185,7 @@ def test_an_emptied_server(shared: Place, redis_server: RedisServer) -> None:
     assert table_status(shared.config()).index.state is Condition.ABSENT
     assert verify(shared.config()).not_compared == "the server has none, or another state of it than the table's folder"
     receipt = shared.load(rows(0, 12))
-    assert (receipt.new, receipt.found, receipt.read_files) == (2, 10, 2)
+    assert (receipt.inserted, receipt.found, receipt.read_files) == (2, 10, 2)
     assert receipt.began_anew is not None
     assert "it was emptied" in receipt.began_anew
 
@@ -205,7 +201,7 @@ def test_a_server_that_is_restored(shared: Place, redis_server: RedisServer) -> 
     assert (status.state, status.added) == (Condition.BEHIND, 3)
     assert filter_exists(arrow(rows(0, 16)), shared.config()).to_pylist() == [False] * 14 + [True] * 2
     receipt = shared.load(rows(0, 16))
-    assert (receipt.new, receipt.found, receipt.read_files, receipt.began_anew) == (2, 14, 3, None)
+    assert (receipt.inserted, receipt.found, receipt.read_files, receipt.began_anew) == (2, 14, 3, None)
     assert verify(shared.config()).is_sound
 
 
@@ -221,7 +217,7 @@ def test_a_death_within_a_step(step: str, shared: Place) -> None:
     tags = tag(asked, shared.config())["files"].to_pylist()
     assert [len(files or ()) for files in tags] == [1, 1, 1, 0]
     receipt = shared.load([(0, "d", 0), (50, "d", 0), (51, "d", 1)])
-    assert (receipt.new, receipt.found, receipt.began_anew) == (1, 2, None)
+    assert (receipt.inserted, receipt.found, receipt.began_anew) == (1, 2, None)
     assert receipt.read_files == (0 if step == "index.state" else receipt.read_files) <= 2
     assert verify(shared.config()).is_sound
 
@@ -251,7 +247,7 @@ def test_real_kills_within_a_step(shared: Place, tmp_path: Path) -> None:
         keys |= {key for key, _, _ in batch if key is not None}
         assert held(shared) == sorted(keys)
         receipt = shared.load([(key, "b", key % 2) for key in keys])
-        assert (receipt.new, receipt.found, receipt.began_anew) == (0, len(keys), None)
+        assert (receipt.inserted, receipt.found, receipt.began_anew) == (0, len(keys), None)
     assert verify(shared.config()).is_sound
     assert shared.leftovers() == []
 
@@ -261,14 +257,14 @@ def test_a_question_beside_writes(shared: Place) -> None:
     """It is answered for its version, whatever writes have dropped from the entries since."""
     config = shared.config()
     version, keys = _asked(shared)
-    before = version.all_files(keys, {})
+    before = version.find(keys, {})
     assert len(before[0]) == 10
     for _ in range(2):
         shared.upsert([(key, "c", key % 2) for key in range(11)])
-        after = version.all_files(keys, {})
+        after = version.find(keys, {})
         assert [part.tolist() for part in after] == [part.tolist() for part in before]
     rebuild(config)
-    after = version.all_files(keys, {})
+    after = version.find(keys, {})
     assert [part.tolist() for part in after] == [part.tolist() for part in before]
     assert verify(config).is_sound
 
@@ -278,10 +274,10 @@ def test_a_question_beside_another_copy(shared: Place, tmp_path: Path) -> None:
     """That has taken the index, and whose tokens the state does not have: the files are read."""
     shutil.copytree(shared.root, tmp_path / "copy/table")
     version, keys = _asked(shared)
-    before = version.all_files(keys, {})
+    before = version.find(keys, {})
     copy = Place(tmp_path / "copy", "delta", shared.index)
     copy.upsert([(key, "c", key % 2) for key in range(11)])
-    after = version.all_files(keys, {})
+    after = version.find(keys, {})
     assert [part.tolist() for part in after] == [part.tolist() for part in before]
 
 
@@ -300,7 +296,7 @@ def test_an_evicting_server_is_refused(policy: str, own: RedisServer, tmp_path: 
     assert (status.state, "noeviction" in (status.why or "")) == (Condition.AWAY, True)
     own.client.config_set("maxmemory-policy", "noeviction")
     receipt = place.load(rows(0, 5))
-    assert (receipt.new, receipt.found, receipt.began_anew is None) == (1, 4, False)
+    assert (receipt.inserted, receipt.found, receipt.began_anew is None) == (1, 4, False)
 
 
 @services
@@ -323,7 +319,7 @@ def test_evictions_that_no_write_saw(tmp_path: Path) -> None:
         assert 0 < server.client.info()["evicted_keys"] < 2000
         server.client.hset(head, mapping=fields)  # it may be among them
         receipt = place.load(rows(0, 2001))
-        assert (receipt.new, receipt.found, receipt.began_anew is None) == (1, 2000, False)
+        assert (receipt.inserted, receipt.found, receipt.began_anew is None) == (1, 2000, False)
         assert place.load(rows(0, 2001)).began_anew is None
 
 
@@ -337,7 +333,7 @@ def test_a_full_server(own: RedisServer, tmp_path: Path) -> None:
         place.load(rows(0, 8))
     assert held(place) == [0, 1, 2, 3]
     own.client.config_set("maxmemory", 0)
-    assert place.load(rows(0, 8)).new == 4
+    assert place.load(rows(0, 8)).inserted == 4
 
 
 @services
@@ -401,7 +397,7 @@ def test_a_server_that_hangs(own: RedisServer, tmp_path: Path, monkeypatch: pyte
     os.kill(own.daemon._pid, signal.SIGCONT)
     assert held(place) == [0, 1, 2, 3]
     monkeypatch.undo()
-    assert place.load(rows(0, 6)).new == 2
+    assert place.load(rows(0, 6)).inserted == 2
 
 
 @services
@@ -423,12 +419,12 @@ def test_copies_of_a_folder(shared: Place, redis_server: RedisServer, tmp_path: 
     """They begin with one list and never believe each other's entries; the one that writes second begins anew."""
     shutil.copytree(shared.root, tmp_path / "copy/table")
     copy = Place(tmp_path / "copy", "delta", shared.index)
-    assert shared.load(rows(10, 12)).new == 2
+    assert shared.load(rows(10, 12)).inserted == 2
     assert filter_exists(arrow(rows(10, 12)), copy.config()).to_pylist() == [True, True]
     receipt = copy.load(rows(8, 14))
-    assert (receipt.new, receipt.found, receipt.began_anew) == (4, 2, None)
+    assert (receipt.inserted, receipt.found, receipt.began_anew) == (4, 2, None)
     receipt = shared.load(rows(8, 14))
-    assert (receipt.new, receipt.began_anew) == (2, "the server has another state of it than the table's folder")
+    assert (receipt.inserted, receipt.began_anew) == (2, "the server has another state of it than the table's folder")
     for place in (shared, copy):
         place.upsert([(0, "c", 0)])
         assert place.load(rows(0, 14)).found == 14
@@ -483,7 +479,7 @@ def test_a_copy_that_takes_the_index_before_entries_are_written(
     for place in (copy, shared):
         assert verify(place.config()).is_sound
         receipt = place.load(rows(0, 14))
-        assert (receipt.new, receipt.found) == (0, 14)
+        assert (receipt.inserted, receipt.found) == (0, 14)
         assert verify(place.config()).is_sound
 
 
@@ -538,7 +534,7 @@ def test_a_rebuild_deletes_what_it_replaces(redis_server: RedisServer, tmp_path:
     assert verify(place.config()).is_sound
     place.load(rows(0, 0), scope="global")
     assert redis_server.client.dbsize() == 7
-    assert place.load(rows(0, 10), scope="global").new == 4
+    assert place.load(rows(0, 10), scope="global").inserted == 4
 
 
 @services
@@ -547,7 +543,7 @@ def test_what_verify_finds(shared: Place, redis_server: RedisServer) -> None:
     foreign(shared, 3, 1)
     shared.load([])
     assert verify(shared.config()).repeated == 1
-    state = FORM.read(shared.root / PRIVATE / "external")
+    state = FORM.read(shared.root / PRIVATE / "external/state")
     assert state is not None
     prefix = f"dd:{state.index_id[:16]}:".encode()
     entries = sorted(redis_server.client.scan_iter(prefix + b"*"))
@@ -583,7 +579,7 @@ def test_many_keys_in_many_blocks(redis_server: RedisServer, tmp_path: Path, mon
 @services
 def test_a_file_of_any_size_is_entered_in_steps(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of several files, whose parts come in different steps, keeps all of them."""
-    monkeypatch.setattr(reading, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(reading, "_ROWS_OF_KEYS", 3)
     monkeypatch.setattr(indexing, "_STEP_ROWS", 8)
     for keys in ([*range(0, 60, 2), *range(0, 60, 6)], [0, 2, 58, 59]):
         others = arrow([(key, "f", 0) for key in keys])
@@ -597,14 +593,14 @@ def test_a_file_of_any_size_is_entered_in_steps(shared: Place, monkeypatch: pyte
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how to install it; other kinds do not need it."""
-    for module in ("server", "index", "view"):
-        monkeypatch.delitem(sys.modules, f"deduper.table.index.external.{module}", raising=False)
+    for module in ("redis_server", "external"):
+        monkeypatch.delitem(sys.modules, f"deduper.table.index.{module}", raising=False)
     monkeypatch.setitem(sys.modules, "redis", None)
     place = Place(tmp_path, "parquet", "{kind: external, options: {url: 'redis://127.0.0.1'}}")
-    with pytest.raises(ServerRefusedError, match=r"needs the package redis: pip install 'stream-deduper\[redis\]'"):
-        place.load(rows(0, 1))
+    with pytest.raises(ConfigError, match=r"needs the package redis; pip install 'stream-deduper\[redis\]'"):
+        place.config()
     place.index = "exact"
-    assert place.load(rows(0, 1)).new == 1
+    assert place.load(rows(0, 1)).inserted == 1
 
 
 def test_tokens() -> None:
@@ -629,12 +625,12 @@ def test_the_committed_state_is_read_and_written(tmp_path: Path) -> None:
     """Version 1, byte for byte; each cut and each flipped bit is found."""
     data = (SAMPLES / "external-state-1.bin").read_bytes()
     (tmp_path / "state").write_bytes(data)
-    assert FORM.read(tmp_path) == STATE
-    FORM.write(tmp_path, STATE)
+    assert FORM.read(tmp_path / "state") == STATE
+    FORM.replace(tmp_path / "state", STATE)
     assert (tmp_path / "state").read_bytes() == data
     wrong = [data[:end] for end in range(len(data))]
     wrong += [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(len(data)) for bit in range(8)]
     for one in wrong:
         (tmp_path / "state").write_bytes(one)
         with pytest.raises((CorruptionError, UnknownFormatError)):
-            FORM.read(tmp_path)
+            FORM.read(tmp_path / "state")

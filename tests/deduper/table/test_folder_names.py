@@ -9,19 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from deduper.table.columns import KeyColumn, key_columns
+from deduper.table.batch import Keep
+from deduper.table.columns import KeyColumn, folder_name, folder_values, key_columns, partition_of
 from deduper.table.errors import SettingError, TableError, TableUsageError
-from deduper.table.folder_names import folder_name, folder_values
-from deduper.table.formats.paths import data_paths, partition_of
-from deduper.table.judge import Keep
-from deduper.table.load import load
-from deduper.table.receipt import LoadReceipt
+from deduper.table.formats.files import data_paths
+from deduper.table.operations.changes import load
+from deduper.table.operations.receipts import WriteReceipt
 from tests.deduper.table.scene import Place
 
 TEXTS = ["Zürich", "日本", "a b", "a/b=c", "%41", "a%", "..", "~<>|`}", "{[]^\\'\"#*:?", "\x01\n\x7f", "+&@", "e\u0301"]
 
 
-def _load(place: Place, texts: list[str], name: str = "p", keep: str = "first") -> LoadReceipt:
+def _load(place: Place, texts: list[str], name: str = "p", keep: str = "first") -> WriteReceipt:
     rows = pa.table({"k": list(range(len(texts))), name: pa.array(texts, pa.string()), "v": [1] * len(texts)})
     ports = {"errors": place.ports["errors"]}
     return load(rows, place.root, key=["k"], partition_by=[name], table_format=place.format, keep=Keep(keep), **ports)  # type: ignore[arg-type]
@@ -41,7 +40,7 @@ def test_names_are_sparks() -> None:
 @pytest.mark.slow
 def test_texts_are_found_again(place: Place) -> None:
     """A second load finds all, whatever signs they have, and readers of the table see them."""
-    assert _load(place, TEXTS).new == len(TEXTS)
+    assert _load(place, TEXTS).inserted == len(TEXTS)
     assert _load(place, TEXTS).found == len(TEXTS)
     if place.format == "delta":
         assert sorted(DeltaTable(str(place.root)).to_pyarrow_table()["p"].to_pylist()) == sorted(TEXTS)
@@ -54,7 +53,7 @@ def test_a_folder_that_spark_made_is_the_same_one(tmp_path: Path) -> None:
     place = Place(tmp_path, "parquet")
     (place.root / "p=Zürich").mkdir(parents=True)
     pq.write_table(pa.table({"k": [0], "v": [1]}), place.root / "p=Zürich" / "part-0.parquet")
-    assert (_load(place, ["Zürich"] * 2).new, len(list(place.root.glob("p=*")))) == (1, 1)
+    assert (_load(place, ["Zürich"] * 2).inserted, len(list(place.root.glob("p=*")))) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_other_names_of_columns_are_read_again(place: Place) -> None:
     """Letters beyond ASCII, spaces, a first underscore."""
     for place_of in (Place(place.root.with_name(name), place.format) for name in ("Land ä", "_p")):
         name = place_of.root.parent.name
-        assert _load(place_of, ["DE", "FR"], name).new == 2
+        assert _load(place_of, ["DE", "FR"], name).inserted == 2
         assert _load(place_of, ["DE", "FR"], name).found == 2
 
 
@@ -96,7 +95,7 @@ def test_a_text_too_long_for_a_name_is_an_error_row(place: Place) -> None:
     """On both sides of the longest: 255 bytes with the column's name, a sign that is escaped taking three."""
     texts = ["x" * 253, "x" * 254, "ü" * 126, "ü" * 127, "/" * 84, "/" * 85, "日" * 84, "日" * 85]
     receipt = _load(place, texts)
-    assert (receipt.new, dict(receipt.errors)) == (4, {"bad_partition": 4})
+    assert (receipt.inserted, dict(receipt.errors)) == (4, {"bad_partition": 4})
     assert [row[0] for row in place.port("errors")] == [1, 3, 5, 7]
 
 

@@ -17,17 +17,24 @@ from bucket_store.errors import CorruptionError
 from bucket_store.pieces.piece import Entries, PieceRef
 from deduper.table.columns import KeyColumns, key_columns
 from deduper.table.formats.protocol import DataFile
+from deduper.table.index import exact as indexing
+from deduper.table.index import pieces as lookup
+from deduper.table.index import pieces as mapping
+from deduper.table.index import pieces as slicing
 from deduper.table.index import reading
-from deduper.table.index.entries import FileKeys, SortedKeys, in_order, layers
-from deduper.table.index.exact import index as indexing
-from deduper.table.index.exact import lookup
-from deduper.table.index.exact import mapped as mapping
-from deduper.table.index.exact import slices as slicing
-from deduper.table.index.exact.index import PieceIndex
-from deduper.table.index.exact.mapped import MappedPieces
-from deduper.table.index.exact.slices import bounds, by_digests, cuts, overlap, overlaps, slices_for, to_merge, within
-from deduper.table.index.keys import buckets_of, row_keys
-from deduper.table.index.protocol import ABSENT
+from deduper.table.index.exact import PieceIndex
+from deduper.table.index.keys import FileKeys, SortedKeys, buckets_of, in_order, layers, row_keys
+from deduper.table.index.pieces import (
+    MappedPieces,
+    bounds,
+    by_digests,
+    cuts,
+    overlap,
+    overlaps,
+    slices_for,
+    to_merge,
+    within,
+)
 from tests.deduper.table.scene import EPOCH, ROWS, dying
 
 DAYS = 4
@@ -42,7 +49,7 @@ def slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes with which the keys of a few files make several slices, and those of one file several pieces."""
-    monkeypatch.setattr(reading, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(reading, "_ROWS_OF_KEYS", 3)
     monkeypatch.setattr(indexing, "_PIECE_ROWS", 8)
     monkeypatch.setattr(indexing, "_MOST_MERGED", 16)
     monkeypatch.setattr(indexing, "_MOST_YOUNG", 12)
@@ -77,16 +84,14 @@ class Files:
 def look_up(
     index: PieceIndex, files: list[DataFile], columns: KeyColumns, asked: list[tuple[int, int]]
 ) -> list[list[str]]:
-    """The paths of the files with each (key, day), all of them; the first is the answer for the first alone."""
+    """The paths of the files with each (key, day), all of them."""
     days = pa.array([day for _, day in asked], pa.int32()).cast(pa.date32())
     arrays = {"k": pa.array([key for key, _ in asked], pa.int64()), "d": days}
-    order, keys = in_order(*row_keys([arrays[column.name] for column in columns.digested], columns, index.salt))
+    order, keys = in_order(*row_keys([arrays[column.name] for column in columns.digested], columns, index.state.salt))
     version = index.version(Path(), files)
     found: list[list[str]] = [[] for _ in asked]
-    for place, number in zip(*version.all_files(keys, {}), strict=True):
+    for place, number in zip(*version.find(keys, {}), strict=True):
         found[order[place]].append(version.files[int(number)].path)
-    for row, number in zip(order, version.first_files(keys, {}).tolist(), strict=True):
-        assert found[row][:1] == ([] if number == ABSENT else [version.files[number].path])
     return found
 
 
@@ -157,7 +162,7 @@ def test_the_keys_of_a_file_of_any_size_are_read_in_steps(
     index = PieceIndex(tmp_path / "index", columns)
     index.catch_up(files.root, live)
     check(index, files, live, columns, 60)
-    steps = [*reading.key_steps(files.root, [*enumerate(live)], columns, index.salt, 8)]
+    steps = [*reading.key_steps(files.root, [*enumerate(live)], columns, index.state.salt, 8)]
     assert max(step.count for step in steps) < 8 + max(8, 3)
     assert sum(step.count for step in steps) == sum(map(len, files.keys.values()))
 

@@ -16,12 +16,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from deduper.config.problems import ConfigError
-from deduper.table.change.change import Change
-from deduper.table.change.delete import plan_delete
-from deduper.table.change.receipt import ChangePlan
-from deduper.table.change.rewrite import FileRewrite
-from deduper.table.change.upsert import plan_upsert, upsert
-from deduper.table.change.workload import Workload
 from deduper.table.errors import (
     FileVanishedError,
     IndexDamagedError,
@@ -32,19 +26,20 @@ from deduper.table.errors import (
     UnsupportedTableError,
 )
 from deduper.table.formats.delta import DeltaFiles
-from deduper.table.formats.plain import PlainFiles
+from deduper.table.formats.folder import FolderTable
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.exact import index as index_module
-from deduper.table.index.exact.slices import FEWEST_MERGED
-from deduper.table.index.exact.state import FORM
-from deduper.table.index.exact.version import EntryKeys
-from deduper.table.load import load
-from deduper.table.query.filter import filter_exists
+from deduper.table.index import exact as index_module
+from deduper.table.index.exact import FORM, EntryKeys
+from deduper.table.index.pieces import FEWEST_MERGED
+from deduper.table.index.reading import OpenFile
+from deduper.table.operations.changes import load, plan_delete, plan_upsert, upsert
+from deduper.table.operations.new_files import dictionary_columns
+from deduper.table.operations.questions import filter_exists
+from deduper.table.operations.receipts import ChangePlan
+from deduper.table.operations.rewriting import FileRewrite, Workload
+from deduper.table.operations.verify import verify
+from deduper.table.operations.write import Write, locked
 from deduper.table.settings import load_config
-from deduper.table.table_rows import TableRows
-from deduper.table.upkeep.verify import verify
-from deduper.table.write.encoding import dictionary_columns
-from deduper.table.write.lock import locked
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
 
 pytestmark = pytest.mark.slow
@@ -118,7 +113,7 @@ def test_a_delete(place: Place) -> None:
     nothing = place.delete(keys)
     assert counts(nothing) == (6, 0, 0, 0, 4, 1, 1)
     assert nothing.version == receipt.version
-    assert place.load([(1, "b", 0), (2, "b", 0)]).new == 1
+    assert place.load([(1, "b", 0), (2, "b", 0)]).inserted == 1
     assert place.leftovers() == []
 
 
@@ -300,13 +295,13 @@ def test_large_files_are_rewritten_first(place: Place, monkeypatch: pytest.Monke
     for day, count in enumerate((1, 3000, 30)):
         place.load([(key, str(key), day) for key in range(count)])
     begun = []
-    kept = FileRewrite.kept
+    kept = FileRewrite.remaining
 
     def counted(rewrite: FileRewrite, number: int) -> Iterator[pa.RecordBatch]:
         begun.append(rewrite.removed[number].partition)
         return kept(rewrite, number)
 
-    monkeypatch.setattr(FileRewrite, "kept", counted)
+    monkeypatch.setattr(FileRewrite, "remaining", counted)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     place.upsert([(0, "b", day) for day in range(3)])
     assert begun == [(1,), (2,), (0,)]
@@ -425,8 +420,8 @@ def test_an_index_that_claims_too_much(place: Place, monkeypatch: pytest.MonkeyP
     """A file without the key that the index has with it: nothing is committed, and the message says what to do."""
     place.load([(1, "a", 0)])
     with monkeypatch.context() as patch:
-        made = TableRows.all
-        patch.setattr(TableRows, "all", lambda *given: (rows.slice(1) for rows in made(*given)))
+        made = OpenFile.rows
+        patch.setattr(OpenFile, "rows", lambda *given, **more: (rows.slice(1) for rows in made(*given, **more)))
         with pytest.raises(IndexDamagedError, match="lacks keys that the index has with it"):
             place.upsert([(1, "b", 0)])
     assert place.rows() == [(1, "a", 0)]
@@ -449,17 +444,19 @@ def test_a_plain_file_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest
     place = Place(tmp_path, "parquet")
     place.load([(1, "a", 0), (2, "a", 0)])
     path = place.root / place.files()[0]
-    made = TableRows.all
+    made = OpenFile.rows
     times = 1
 
-    def late(self: TableRows, *given: Any) -> Any:
+    def late(self: OpenFile, *given: Any, **more: Any) -> Any:
         nonlocal times
-        yield from made(self, *given)
+        yield from made(self, *given, **more)
+        if "batch_rows" in more:
+            return  # of keys alone
         times -= 1
         if times >= 0:
             pq.write_table(pa.table({"k": [1, 2, 3], "v": ["x", "y", str(times) * 9]}), path)
 
-    monkeypatch.setattr(TableRows, "all", late)
+    monkeypatch.setattr(OpenFile, "rows", late)
     receipt = place.upsert([(1, "b", 0)])
     assert (receipt.tries, receipt.updated) == (2, 1)
     assert sorted(place.rows()) == [(1, "b", 0), (2, "y", 0), (3, "0" * 9, 0)]
@@ -475,15 +472,15 @@ def test_a_plain_file_that_goes_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     """The batch is judged again: what is gone is not in the table any more."""
     place = Place(tmp_path, "parquet")
     place.load([(1, "a", 0), (2, "a", 1)])
-    made = Change.workload
+    made = Write.work
 
-    def late(self: Change, version: EntryKeys) -> Workload:
+    def late(self: Write, version: EntryKeys) -> Workload:
         work = made(self, version)
         (place.root / place.files()[0]).unlink()
         monkeypatch.undo()
         return work
 
-    monkeypatch.setattr(Change, "workload", late)
+    monkeypatch.setattr(Write, "work", late)
     receipt = place.upsert([(1, "b", 0)])
     assert (receipt.tries, receipt.inserted) == (2, 1)
     assert sorted(place.rows()) == [(1, "b", 0), (2, "a", 1)]
@@ -494,13 +491,13 @@ def test_a_file_that_another_writer_replaced_stays(tmp_path: Path, monkeypatch: 
     place = Place(tmp_path, "parquet")
     place.load([(1, "a", 0), (2, "a", 0)])
     path = place.root / place.files()[0]
-    made = PlainFiles.commit
+    made = FolderTable.commit
 
-    def late(self: PlainFiles, commit: Any) -> None:
+    def late(self: FolderTable, commit: Any) -> None:
         pq.write_table(pa.table({"k": [5], "v": ["theirs"]}), path)
         made(self, commit)
 
-    monkeypatch.setattr(PlainFiles, "commit", late)
+    monkeypatch.setattr(FolderTable, "commit", late)
     place.upsert([(1, "b", 0)])
     assert sorted(place.rows()) == [(1, "b", 0), (2, "a", 0), (5, "theirs", 0)]
     assert verify(place.config()).is_sound
@@ -588,7 +585,7 @@ def test_keys_of_rewritten_files_are_not_read_again(more: str, place: Place, mon
         assert (receipt.updated, receipt.inserted) == ((100, 10) if turn == 0 else (109, 1))
     monkeypatch.undo()
     pieces = list((place.root / PRIVATE / "index/pieces").iterdir())
-    state = FORM.read(place.root / PRIVATE / "index")
+    state = FORM.read(place.root / PRIVATE / "index/state")
     assert state is not None
     assert sum(piece.entries for piece in state.pieces) == len(place.rows()) == 121
     assert {path.name for path in pieces} == {Path(piece.file).name for piece in state.pieces}
@@ -605,7 +602,7 @@ def test_a_rewritten_file_that_loses_keys_is_read_again(place: Place) -> None:
     assert verify(place.config()).is_sound
     place.delete([(2, "", 0)])
     assert verify(place.config()).is_sound
-    assert place.load([(2, "c", 0)]).new == 1
+    assert place.load([(2, "c", 0)]).inserted == 1
     moving = "scope: global\nupdate_partition_path: true\nsmall_file_bytes: 1MiB\n"
     for rows in ([(1, "d", 1), (5, "d", 1)], [(3, "d", 2), (6, "d", 2)], [(4, "d", 1), (5, "e", 0), (7, "d", 3)]):
         place.upsert(rows, moving)

@@ -11,7 +11,7 @@ import pytest
 
 from deduper.table.batch import source_files
 from deduper.table.errors import SettingError, TableError, UnsupportedTableError
-from deduper.table.load import load
+from deduper.table.operations.changes import load
 from deduper.table.settings import LoadSource
 from tests.deduper.table.scene import Place, Row, dying
 
@@ -102,16 +102,15 @@ def test_a_source_with_columns_in_its_folders_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("step", ["table.3.staged", "table.4.planned", None])
 def test_only_rows_have_the_ending_of_parquet(step: str | None, place: Place) -> None:
-    """Staged and kept files have another one: patterns as `**/*.parquet` find the files of the table and of ports."""
-    more = "keep_versions: 9\n"
-    place.upsert([(1, "a", 0), (2, "a", 0), (3, "a", 1)], more)
+    """Staged files have another one: patterns as `**/*.parquet` find the files of the table and of ports."""
+    place.upsert([(1, "a", 0), (2, "a", 0), (3, "a", 1)])
     before = place.files()
     rows: list[Row] = [(1, "b", 0), (1, "c", 0), (None, "d", 0), (4, "b", 2)]
     if step is not None:
         with dying(step):
-            place.upsert(rows, more)
+            place.upsert(rows)
     else:
-        place.upsert(rows, more)
+        place.upsert(rows)
     found = sorted(path.relative_to(place.root).as_posix() for path in place.root.rglob("*.parquet"))
     in_ports = [path.parent for port in place.ports.values() for path in port.rglob("*.parquet")]
     if step is not None:

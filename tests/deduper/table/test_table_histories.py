@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from bucket_store import failpoints
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.upkeep.verify import verify
+from deduper.table.operations.verify import verify
 from tests import tiers
 from tests.deduper.table.scene import CHANGE_STEPS, EPOCH, Place, Row, arrow
 from tests.forked import Forked, command

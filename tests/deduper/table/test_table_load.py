@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, convert_to_deltalake, write_deltalake
 
 from deduper.errors import IntegrityError
-from deduper.table.batch import ArrowBatch, FileBatch
+from deduper.table.batch import ArrowBatch, FileBatch, Keep
 from deduper.table.errors import (
     FileVanishedError,
     IndexDamagedError,
@@ -32,13 +32,13 @@ from deduper.table.errors import (
 )
 from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.exact import index as indexing
-from deduper.table.index.exact.state import FORM
-from deduper.table.judge import Keep
-from deduper.table.load import load
-from deduper.table.upkeep.verify import verify
-from deduper.table.write import lock, staging
-from deduper.table.write.lock import locked
+from deduper.table.index import exact as indexing
+from deduper.table.index.exact import FORM
+from deduper.table.operations import staging
+from deduper.table.operations import write as lock
+from deduper.table.operations.changes import load
+from deduper.table.operations.verify import verify
+from deduper.table.operations.write import locked
 from tests.deduper.small_service import armed
 from tests.deduper.table.scene import STEPS, Place, Row, arrow, dying, foreign
 
@@ -50,8 +50,8 @@ def test_two_loads_of_one_batch(place: Place) -> None:
     rows: list[Row] = [(1, "a", 0), (2, "b", 0), (1, "c", 1), (1, "d", 0), (None, "e", 1), (7, "f", None)]
     first, second = place.load(rows), place.load(rows)
     wrong = {"null_key": 1, "null_partition": 1}
-    assert (first.rows, first.new, first.repeats, first.found, dict(first.errors)) == (6, 3, 1, 0, wrong)
-    assert (second.rows, second.new, second.repeats, second.found, dict(second.errors)) == (6, 0, 0, 4, wrong)
+    assert (first.rows, first.inserted, first.repeats, first.found, dict(first.errors)) == (6, 3, 1, 0, wrong)
+    assert (second.rows, second.inserted, second.repeats, second.found, dict(second.errors)) == (6, 0, 0, 4, wrong)
     assert sorted(place.rows()) == [(1, "a", 0), (1, "c", 1), (2, "b", 0)]
     of_day_0, of_day_1 = place.files()
     assert [(one.path, one.rows) for one in second.found_in] == [(of_day_0, 3), (of_day_1, 1)]
@@ -94,7 +94,7 @@ def test_keys_of_a_file_that_is_removed_right_after_the_commit_are_in_no_other_f
         place.load(rows, scope="global")
     assert place.rows() == [(2, "b", 1)]
     second = place.load(rows, scope="global")
-    assert (second.new, second.found) == (1, 1)
+    assert (second.inserted, second.found) == (1, 1)
     assert sorted(place.rows()) == rows
 
 
@@ -122,8 +122,8 @@ def test_the_scope_of_a_key(scope: str, place: Place) -> None:
     """A key is unique within its partition, or within the table."""
     place.load([(1, "a", 0)], scope=scope)
     second = place.load([(1, "b", 1), (2, "c", 0), (2, "d", 1)], scope=scope)
-    assert (second.new, second.found, second.repeats) == ((3, 0, 0) if scope == "partition" else (1, 1, 1))
-    assert place.load([(1, "b", 1), (2, "d", 1)], scope=scope).new == 0
+    assert (second.inserted, second.found, second.repeats) == ((3, 0, 0) if scope == "partition" else (1, 1, 1))
+    assert place.load([(1, "b", 1), (2, "d", 1)], scope=scope).inserted == 0
 
 
 def test_composite_keys_of_many_types(place: Place) -> None:
@@ -139,7 +139,7 @@ def test_composite_keys_of_many_types(place: Place) -> None:
     }
     options: dict[str, Any] = {"key": ["t", "s", "n", "f"], "partition_by": ["p", "q"], "table_format": place.format}
     first = load(pa.table(base), place.root, **options)
-    assert (first.rows, first.new) == (5, 5)
+    assert (first.rows, first.inserted) == (5, 5)
     base["s"] = base["s"].cast(pa.string()).dictionary_encode()
     base["f"] = pa.array([-0.0, 1.5, 1.5, 1.5, 1.5])
     shuffled = pa.table({name: base[name] for name in ("l", "n", "f", "s", "q", "p", "t")})
@@ -158,10 +158,10 @@ def test_a_table_without_partitions_and_an_empty_batch(place: Place) -> None:
     """An empty batch makes no table; a key may be all there is."""
     options: dict[str, Any] = {"key": ["k"], "table_format": place.format}
     empty = load(pa.table({"k": pa.array([], pa.int64())}), place.root, **options)
-    assert (empty.rows, empty.new, empty.version) == (0, 0, -1)
+    assert (empty.rows, empty.inserted, empty.version) == (0, 0, -1)
     assert sorted(path.name for path in place.root.iterdir()) == [PRIVATE]
-    assert load(pa.table({"k": [1, 2, 2]}), place.root, **options).new == 2
-    assert load(pa.table({"k": [3, 2, 1]}), place.root, **options).new == 1
+    assert load(pa.table({"k": [1, 2, 2]}), place.root, **options).inserted == 2
+    assert load(pa.table({"k": [3, 2, 1]}), place.root, **options).inserted == 1
     again = load(pa.table({"k": pa.array([], pa.int64())}), place.root, **options)
     assert (again.rows, again.files) == (0, 0)
 
@@ -187,7 +187,7 @@ def test_a_death_at_each_step(step: str, place: Place) -> None:
     receipt = place.load(rows)
     assert place.held() == sorted([(1, 0), (2, 1), (3, 0), (4, 1), *((100 + number, 0) for number in range(6))])
     # The ports of the dead load are there if and only if its commit is.
-    was_committed = receipt.new == 0
+    was_committed = receipt.inserted == 0
     of_dead, of_second = ([2, 3], [2, 3, 3, 4]) if was_committed else ([], [2, 3])
     assert [key for key, _, _ in place.port("duplicates")] == sorted([*of_dead, *of_second])
     assert len(place.port("errors")) == 1 + was_committed
@@ -214,18 +214,18 @@ def test_foreign_files_are_read_and_removed_ones_forgotten(place: Place) -> None
     assert place.load([(1, "a", 0), (2, "a", 0)]).found == 1
     foreign(place, 3, 1)
     third = place.load([(3, "b", 1), (2, "b", 0), (4, "b", 1)])
-    assert (third.found, third.new, third.read_files) == (2, 1, 1)
+    assert (third.found, third.inserted, third.read_files) == (2, 1, 1)
     if place.format == "delta":
         DeltaTable(str(place.root)).delete("d = '1970-01-02'")
-        assert place.load([(3, "c", 1), (4, "c", 1), (1, "c", 0)]).new == 2
+        assert place.load([(3, "c", 1), (4, "c", 1), (1, "c", 0)]).inserted == 2
         DeltaTable(str(place.root)).restore(0)
-        assert place.load([(1, "d", 0), (2, "d", 0)]).new == 1
+        assert place.load([(1, "d", 0), (2, "d", 0)]).inserted == 1
     else:
         (place.root / "d=1970-01-02/foreign-3.parquet").unlink()
-        assert place.load([(3, "c", 1), (4, "c", 1)]).new == 1
+        assert place.load([(3, "c", 1), (4, "c", 1)]).inserted == 1
         other = arrow([(9, "x", 0)]).drop_columns(["d"])
         pq.write_table(other, place.root / "d=1970-01-01/foreign-1.parquet")
-        assert place.load([(1, "c", 0), (9, "c", 0)]).new == 1
+        assert place.load([(1, "c", 0), (9, "c", 0)]).inserted == 1
 
 
 def test_a_foreign_compaction_moves_keys(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_foreign_compaction_moves_keys(tmp_path: Path) -> None:
     table.optimize.compact()
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     receipt = place.load([(key, "b", 0) for key in range(5)])
-    assert (receipt.found, receipt.new, receipt.began_anew, receipt.read_files) == (4, 1, None, 1)
+    assert (receipt.found, receipt.inserted, receipt.began_anew, receipt.read_files) == (4, 1, None, 1)
     assert len(receipt.found_in) == 1
 
 
@@ -257,7 +257,7 @@ def test_another_writer_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(DeltaFiles, "_write", late)
     receipt = place.load([(2, "b", 0), (3, "b", 0)])
-    assert (receipt.tries, receipt.new, receipt.found) == (2, 1, 1)
+    assert (receipt.tries, receipt.inserted, receipt.found) == (2, 1, 1)
     assert sorted(place.rows()) == [(1, "a", 0), (2, "foreign", 0), (3, "b", 0)]
     times = 5
     with pytest.raises(TableChangedError, match="other writers were faster 5 times"):
@@ -278,7 +278,7 @@ def test_a_first_load_that_loses_to_another_maker(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(DeltaFiles, "_write", late)
     receipt = place.load([(1, "a", 0), (2, "a", 0)])
-    assert (receipt.tries, receipt.found, receipt.new) == (2, 1, 1)
+    assert (receipt.tries, receipt.found, receipt.inserted) == (2, 1, 1)
     assert place.leftovers() == []
 
 
@@ -296,7 +296,7 @@ def test_a_commit_whose_answer_was_lost(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(DeltaFiles, "_write", unclear)
     receipt = place.load([(1, "a", 0)])
-    assert (receipt.new, receipt.tries) == (1, 1)
+    assert (receipt.inserted, receipt.tries) == (1, 1)
     assert place.held() == [(1, 0), (5, 0)]
 
 
@@ -411,7 +411,7 @@ def test_values_that_do_not_fit(place: Place) -> None:
     with pytest.raises(TableUsageError, match="`t` cannot be cast to timestamp"):
         load(rows, place.root, key=["k"], table_format=place.format)
     assert place.leftovers() == []
-    assert load(rows.slice(0, 1), place.root, key=["k"], table_format=place.format).new == 1
+    assert load(rows.slice(0, 1), place.root, key=["k"], table_format=place.format).inserted == 1
     if place.format == "delta":
         table = DeltaTable(str(place.root))
         assert table.protocol().writer_features == ["timestampNtz"]
@@ -431,7 +431,7 @@ def test_partition_values_of_the_wrong_type(tmp_path: Path) -> None:
         load(arrow([(1, "a", 0)]), place.root, key=["k"], partition_by=["v"], table_format="parquet")
     texts = pa.table({"k": [1, 2, 3], "p": ["", "x", "__HIVE_DEFAULT_PARTITION__"]})
     receipt = load(texts, tmp_path / "other", key=["k"], partition_by=["p"])
-    assert (receipt.new, receipt.errors) == (1, {"bad_partition": 2})
+    assert (receipt.inserted, receipt.errors) == (1, {"bad_partition": 2})
     with pytest.raises(TableUsageError, match="is partitioned by p, and the load's partition_by is nothing"):
         load(texts, tmp_path / "other", key=["k"])
 
@@ -445,7 +445,7 @@ def test_a_refused_batch_leaves_the_index(place: Place) -> None:
     with pytest.raises(TableUsageError, match="is partitioned by d"):
         load(rows, place.root, key=["k"], table_format=place.format, index=place.config().config.table_index)
     receipt = place.load([(1, "a", 0), (3, "a", 1)])
-    assert (receipt.new, receipt.found, receipt.began_anew, receipt.read_files) == (1, 1, None, 0)
+    assert (receipt.inserted, receipt.found, receipt.began_anew, receipt.read_files) == (1, 1, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -465,8 +465,8 @@ def test_a_value_that_names_no_folder_is_an_error(bad: pa.Array, good: pa.Array,
     options: dict[str, Any] = {"key": ["k"], "partition_by": ["p"], "table_format": place.format}
     sound = 2 - good.null_count
     first, second = (load(rows, place.root, **options) for _ in range(2))
-    assert (first.new, first.errors["bad_partition"]) == (sound, 2)
-    assert (second.new, second.found, second.errors["bad_partition"]) == (0, sound, 2)
+    assert (first.inserted, first.errors["bad_partition"]) == (sound, 2)
+    assert (second.inserted, second.found, second.errors["bad_partition"]) == (0, sound, 2)
     if place.format == "delta":
         assert (
             DeltaTable(str(place.root)).to_pyarrow_table()["p"].sort().combine_chunks().equals(good.drop_null().sort())
@@ -514,7 +514,7 @@ def test_a_damaged_index(place: Place) -> None:
     assert place.leftovers() == []
     (index / "state").write_bytes(b"BSTABKEY")
     receipt = place.load([(1, "a", 0), (2, "a", 0)])
-    assert (receipt.new, receipt.found) == (1, 1)
+    assert (receipt.inserted, receipt.found) == (1, 1)
     assert receipt.began_anew is not None
     assert "could not be read" in receipt.began_anew
 
@@ -524,7 +524,7 @@ def test_another_key_builds_another_index(place: Place) -> None:
     place.load([(1, "a", 0), (2, "b", 0)])
     rows = arrow([(7, "a", 0), (8, "c", 0)])
     receipt = load(rows, place.root, key=["v"], partition_by=["d"], table_format=place.format)
-    assert (receipt.new, receipt.found, receipt.began_anew) == (1, 1, "it was of another key")
+    assert (receipt.inserted, receipt.found, receipt.began_anew) == (1, 1, "it was of another key")
 
 
 def test_a_writer_that_loses_a_row_is_found_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -616,7 +616,7 @@ def test_columns_declared_not_null(tmp_path: Path) -> None:
     with pytest.raises(TableUsageError, match="column `v` has a null, and the table declares it NOT NULL"):
         load(pa.table({"k": [1], "v": pa.array([None], pa.string())}), root, key=["k"])
     receipt = load(pa.table({"k": [1, None], "v": ["a", "b"]}), root, key=["k"])
-    assert (receipt.new, receipt.errors) == (1, {"null_key": 1})
+    assert (receipt.inserted, receipt.errors) == (1, {"null_key": 1})
 
 
 def test_values_within_columns_that_must_not_be_null(tmp_path: Path) -> None:
@@ -702,7 +702,7 @@ def test_another_writer_removes_a_part_of_a_load_at_once(tmp_path: Path, monkeyp
     monkeypatch.setattr(DeltaFiles, "commit", overtaken)
     place.load([(1, "a", 0), (2, "a", 1)])
     monkeypatch.undo()
-    assert place.load([(1, "b", 0), (2, "b", 1)]).new == 1
+    assert place.load([(1, "b", 0), (2, "b", 1)]).inserted == 1
     assert place.held() == [(1, 0), (2, 1)]
 
 
@@ -753,7 +753,7 @@ def test_a_table_is_made_again_with_the_same_names(tmp_path: Path, index: str, v
     load(pa.table({"k": [1]}), tmp_path / "table", key=["k"], index=index)
     make(values)
     receipt = load(pa.table({"k": [2, values[1]]}), tmp_path / "table", key=["k"], index=index)
-    assert (receipt.new, receipt.found) == (1, 1)
+    assert (receipt.inserted, receipt.found) == (1, 1)
     assert sorted(DeltaTable(str(tmp_path / "table")).to_pyarrow_table()["k"].to_pylist()) == sorted([*values, 2])
 
 
@@ -785,7 +785,7 @@ def test_new_files_end_at_the_target(table_format: str, by: list[str], tmp_path:
     some = {"key": ["k"], "partition_by": by, "table_format": table_format, "duplicates": tmp_path / "duplicates"}
     first, again = (load(batch, tmp_path / "table", target_file_bytes=200_000, **some) for _ in range(2))
     assert first.files > 2
-    assert (again.new, again.found, again.read_files) == (0, rows, 0)
+    assert (again.inserted, again.found, again.read_files) == (0, rows, 0)
     duplicates = [*(tmp_path / "duplicates").glob("*.parquet")]
     assert len(duplicates) > 2
     assert sum(pq.read_metadata(file).num_rows for file in duplicates) == rows
@@ -796,8 +796,8 @@ def test_the_keys_of_a_load_enter_the_index_in_steps(place: Place, monkeypatch: 
     monkeypatch.setattr(indexing, "_PIECE_ROWS", 8)
     monkeypatch.setattr(indexing, "key_steps", None)
     place.load([(key, "a", key % 3 // 2) for key in range(45)])
-    state = FORM.read(place.root / PRIVATE / "index")
+    state = FORM.read(place.root / PRIVATE / "index/state")
     assert state is not None
     assert [piece.entries for piece in state.pieces] == [8] * 5 + [5]
-    assert place.load([(key, "b", key % 3 // 2) for key in range(50)]).new == 5
+    assert place.load([(key, "b", key % 3 // 2) for key in range(50)]).inserted == 5
     assert verify(place.config()).is_sound

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bucket_store import failpoints
 from bucket_store.filesystem import LocalFileSystem
 from deduper.errors import ExitCode
 from deduper.table.errors import StagedFileGoneError
-from deduper.table.formats.paths import staged_loads, staging_folder
+from deduper.table.formats.files import staged_loads, staging_folder
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.upkeep.verify import verify
+from deduper.table.operations.verify import verify
 from tests.deduper.table.scene import Place, Row, dying
-from tests.deduper.table.test_table_rollback import KEEP, back
 
 pytestmark = pytest.mark.slow
 OLD: list[Row] = [(key, "old", key % 2) for key in range(6)]
@@ -119,8 +117,6 @@ def test_a_staged_file_is_lost(tmp_path: Path, place: Place, lost: str) -> None:
             place.load([(50, "later", 0)])
         assert error.value.exit_code is ExitCode.INTEGRITY
         assert {path: path.stat().st_mtime_ns for path in before} == before
-        versions = place.root / PRIVATE / "versions"
-        assert place.format == "delta" or len(list(versions.iterdir())) == 1
     shutil.move(kept, folder)
     require_completed(place)
 
@@ -132,7 +128,7 @@ def test_a_dead_write_is_given_up(place: Place) -> None:
     with pytest.raises(StagedFileGoneError, match=f"delete `{PRIVATE}/staging/{load}`"):
         place.load([])
     shutil.rmtree(place.root / PRIVATE / "staging" / load)
-    assert place.load([(50, "later", 0)]).new == 1
+    assert place.load([(50, "later", 0)]).inserted == 1
     assert sorted(place.rows()) == (AFTER if place.format == "delta" else sorted([*OLD, (50, "later", 0)]))
 
 
@@ -164,23 +160,3 @@ def test_the_end_of_publication_is_durable_before_readers_count(place: Place, mo
     assert not [names for names in synced if "done" in names]
     place.upsert(OTHERS)
     assert [names for names in synced if "done" in names and "plan" not in names]
-
-
-def test_a_rollback_whose_kept_file_is_lost(tmp_path: Path) -> None:
-    """A dead rollback makes no version before all of its files are there, moved or not."""
-    place = Place(tmp_path / "one", "parquet")
-    place.upsert(OLD, KEEP)
-    place.upsert(NEW, KEEP)
-    with dying("table.4.planned"):
-        back(place, 0)
-    (tmp_path / "one").rename(tmp_path / "two")
-    place = Place(tmp_path / "two", "parquet")
-    removed = place.root / PRIVATE / "removed"
-    removed.rename(tmp_path / "kept")
-    with pytest.raises(StagedFileGoneError, match="a rollback that died"):
-        place.upsert([], KEEP)
-    assert len(list((place.root / PRIVATE / "versions").iterdir())) == 2
-    (tmp_path / "kept").rename(removed)
-    place.upsert([], KEEP)
-    assert sorted(place.rows()) == sorted(OLD)
-    assert failpoints._ARMED == {}

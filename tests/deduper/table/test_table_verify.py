@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -18,14 +17,14 @@ from typer.testing import CliRunner, Result
 from deduper.cli.main import app
 from deduper.table.errors import TableHeldError
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.entries import FileKeys
-from deduper.table.index.exact import index as indexing
-from deduper.table.index.exact import view as viewing
-from deduper.table.index.exact.state import IndexState, read_state, write_state
+from deduper.table.index import exact as indexing
+from deduper.table.index import exact as viewing
+from deduper.table.index.exact import FORM, IndexState
+from deduper.table.index.keys import FileKeys
+from deduper.table.operations import verify as verifying
+from deduper.table.operations.upkeep import RebuildReceipt, rebuild
+from deduper.table.operations.write import locked
 from deduper.table.settings import load_config
-from deduper.table.upkeep import verify as verifying
-from deduper.table.upkeep.rebuild import RebuildReceipt, rebuild
-from deduper.table.write.lock import locked
 from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
 
 pytestmark = pytest.mark.slow
@@ -57,9 +56,9 @@ def rebuilt(place: Place) -> RebuildReceipt:
 def alter(place: Place, change: Callable[[IndexState], IndexState]) -> None:
     """Another state of the index."""
     folder = place.root / PRIVATE / "index"
-    state = read_state(folder)
+    state = FORM.read(folder / "state")
     assert state is not None
-    write_state(folder, change(state))
+    FORM.replace(folder / "state", change(state))
 
 
 def swap(state: IndexState) -> IndexState:
@@ -204,18 +203,18 @@ def test_a_load_beside_a_verification(place: Place, monkeypatch: pytest.MonkeyPa
     assert (found["keys"], found["unindexed"]) == (7, 0)
     assert not named & {path.name for path in (place.root / PRIVATE / "index/pieces").iterdir()}
     monkeypatch.setattr(verifying, "rows_of", rows_of)
-    read = viewing.read_state
+    serving = viewing.serving
     for key in range(10, 15):
         place.load([(key, "a", 0)])
 
-    def late(folder: Path) -> IndexState | None:
-        state = read(folder)
-        monkeypatch.setattr(viewing, "read_state", read)
+    def late(*arguments: Any) -> Any:
+        found = serving(*arguments)
+        monkeypatch.setattr(viewing, "serving", serving)
         for key in range(15, 19):
             place.load([(key, "a", 0)])
-        return state
+        return found
 
-    monkeypatch.setattr(viewing, "read_state", late)
+    monkeypatch.setattr(viewing, "serving", late)
     assert verify(place, 0)["keys"] == 14
 
 
@@ -258,7 +257,7 @@ def test_a_wrong_index_is_rebuilt(place: Place) -> None:
     assert "index 3 keys" in " ".join(run(place, "rebuild").stdout.split())
     verify(place, 0)
     again = place.load([(1, "a", 0), (2, "a", 1), (3, "b", 0)])
-    assert (again.found, again.new, again.read_files, again.began_anew) == (3, 0, 0, None)
+    assert (again.found, again.inserted, again.read_files, again.began_anew) == (3, 0, 0, None)
 
 
 @pytest.mark.parametrize("step", ["index.piece", "index.state", "index.merged", "index.rebuilt"])
@@ -276,12 +275,12 @@ def test_an_interrupted_rebuild(step: str, place: Place, monkeypatch: pytest.Mon
     assert "new index" in run(place, "status").stdout
     verify(place, 0)
     loaded = place.load([*rows, (9, "b", 0)])
-    assert (loaded.found, loaded.new, loaded.read_files, loaded.began_anew) == (9, 1, 0, None)
+    assert (loaded.found, loaded.inserted, loaded.read_files, loaded.began_anew) == (9, 1, 0, None)
     receipt = rebuilt(place)
     read = {"index.piece": 10, "index.state": 9, "index.merged": 1, "index.rebuilt": 1}[step]
     assert (receipt.files, receipt.read_files, receipt.keys, receipt.is_continued) == (10, read, 10, True)
     verify(place, 0)
-    state = read_state(folder)
+    state = FORM.read(folder / "state")
     assert state is not None
     assert sorted(os.listdir(folder)) == ["pieces", "state"]  # noqa: PTH208  names alone
     assert {f"pieces/{path.name}" for path in (folder / "pieces").iterdir()} == {ref.file for ref in state.pieces}

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from deduper.errors import ExitCode
-from deduper.table.batch import BAD_LINE
+from deduper.table.batch import BAD_LINE, TextBatch
 from deduper.table.errors import SchemaDriftError, SourceChangedError, TableUsageError
-from deduper.table.job import run_delete, run_load, run_upsert
-from deduper.table.query.filter import filter_exists
+from deduper.table.operations.changes import run_change, run_load
+from deduper.table.operations.questions import filter_exists
 from deduper.table.settings import LoadedLoad, load_config
-from deduper.table.text_batch import TextBatch
 from tests.deduper.table.scene import Place, arrow
 from tests.deduper.table.test_settings import headlines
 
@@ -69,7 +68,7 @@ def test_a_load_of_text(form: str, place: Place) -> None:
     bad: list[str | bytes] = ["", b"\xff\xfe", "x,y,z" if form == "csv" else '{"k": "x"}', '{"k": 1']
     put(place, f"2.{form}", [*lines_of([(3, "c", "1970-01-03")], form), *bad])
     receipt = run_load(config(place, form))
-    assert (receipt.rows, receipt.new, receipt.repeats) == (9, 3, 1)
+    assert (receipt.rows, receipt.inserted, receipt.repeats) == (9, 3, 1)
     assert receipt.errors == {"null_key": 1, "malformed": 4}
     assert place.held() == [(1, 0), (2, 1), (3, 2)]
     assert {row[1] for row in place.rows()} == {"a", None, "c"}
@@ -78,8 +77,8 @@ def test_a_load_of_text(form: str, place: Place) -> None:
     )
     assert place.port("duplicates") == [(1, "same_load", None)]
     again = run_load(config(place, form))
-    assert (again.new, again.found) == (0, 4)
-    assert place.load([(1, "p", 0), (4, "p", 0)]).new == 1
+    assert (again.inserted, again.found) == (0, 4)
+    assert place.load([(1, "p", 0), (4, "p", 0)]).inserted == 1
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
@@ -89,12 +88,12 @@ def test_upserts_deletes_and_questions(form: str, place: Place) -> None:
     put(place, "a.txt", [*lines_of([(0, "b", "1970-01-01"), (9, "b", "1970-01-01")], form), '"'])
     loaded = config(place, form)
     assert filter_exists(loaded.config.source.batch(), loaded).to_pylist() == [False, True, False]
-    plan = run_upsert(loaded, execute=False)
+    plan = run_change("upsert", loaded, execute=False)
     assert (plan.inserted, plan.updated, dict(plan.errors)) == (1, 1, {"malformed": 1})
-    run_upsert(loaded, execute=True)
+    run_change("upsert", loaded, execute=True)
     assert (0, "b", 0) in place.rows()
     assert errors(place) == [("malformed", b'"')]
-    run_delete(loaded, execute=True)
+    run_change("delete", loaded, execute=True)
     assert place.held() == [(1, 1), (2, 0), (3, 1), (4, 0), (5, 1)]
     assert errors(place) == [("malformed", b'"')] * 2
 
@@ -112,7 +111,7 @@ def test_random_lines_against_a_list(tmp_path: Path) -> None:
             put(place, "a", [*lines_of(rows, form), *(["{"] * bad)])
             receipt = run_load(config(place, form))
             assert receipt.rows == 20 + bad
-            assert receipt.new + receipt.repeats + receipt.found == 20
+            assert receipt.inserted + receipt.repeats + receipt.found == 20
             assert receipt.errors == ({"malformed": bad} if bad else {})
         held |= {(key, int(day[-1]) - 1) for key, _, day in rows}
         assert places[0].held() == places[1].held() == sorted(held)
@@ -128,7 +127,7 @@ def test_a_header_that_is_not_the_schema(tmp_path: Path) -> None:
     assert caught.value.exit_code is ExitCode.USAGE
     assert place.rows() == []
     put(place, "a.csv", [" K ,v,D\r", "1,2,1970-01-01\r"])
-    assert run_load(config(place, "csv")).new == 1
+    assert run_load(config(place, "csv")).inserted == 1
     put(place, "a.csv", ["7,2,1970-01-01"])
     loaded = config(place, "csv")
     batch = TextBatch([tmp_path / "in/a.csv"], SCHEMA, is_csv=True, header=False)

@@ -6,12 +6,12 @@ from rich.console import RenderableType
 
 from deduper.cli.terminal import counted, pairs
 from deduper.cli.views.table.load import errors_line, tries_line, write_lines
-from deduper.table.change.receipt import ChangePlan, ChangeReceipt
-from deduper.table.change.rollback import RollbackPlan, RollbackReceipt
+from deduper.table.operations.receipts import ChangePlan, WriteReceipt
+from deduper.table.operations.rollback import RollbackPlan, RollbackReceipt
 from deduper.units import approximate_size
 
 
-def render_change(answer: ChangePlan | ChangeReceipt) -> list[RenderableType]:
+def render_change(answer: ChangePlan | WriteReceipt) -> list[RenderableType]:
     """A plan, or what was done."""
     if isinstance(answer, ChangePlan):
         first: list[tuple[str, object]] = [("plan", f"{answer.operation}; nothing is written")]
@@ -51,7 +51,7 @@ def render_rollback(answer: RollbackPlan | RollbackReceipt) -> list[RenderableTy
     return [pairs(rows)]
 
 
-def _counts(answer: ChangePlan | ChangeReceipt) -> list[tuple[str, object]]:
+def _counts(answer: ChangePlan | WriteReceipt) -> list[tuple[str, object]]:
     if answer.operation == "upsert":
         of_kind = [("inserted", f"{answer.inserted:,}"), ("updated", f"{answer.updated:,}")]
     else:

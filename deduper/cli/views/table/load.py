@@ -8,23 +8,21 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.cli.terminal import counted, pairs, table
-from deduper.table.change.receipt import ChangeReceipt
-from deduper.table.change.rollback import RollbackReceipt
 from deduper.table.index.protocol import Condition, IndexStatus
 from deduper.table.index.simple import NOT_KEPT
-from deduper.table.receipt import LoadReceipt
-from deduper.table.upkeep.rebuild import RebuildReceipt
-from deduper.table.upkeep.status import PendingLoad, TableStatus
-from deduper.table.upkeep.verify import TableVerification
+from deduper.table.operations.receipts import WriteReceipt
+from deduper.table.operations.rollback import RollbackReceipt
+from deduper.table.operations.upkeep import PendingLoad, RebuildReceipt, TableStatus
+from deduper.table.operations.verify import TableVerification
 from deduper.units import approximate_size
 
 
-def render_load(receipt: LoadReceipt) -> list[RenderableType]:
+def render_load(receipt: WriteReceipt) -> list[RenderableType]:
     """The counts of a load, and the files in which keys were found."""
     rows: list[tuple[str, object]] = [
         ("load", receipt.load),
         ("rows", f"{receipt.rows:,}"),
-        ("new", f"{receipt.new:,} in {counted(receipt.files, 'file')}"),
+        ("new", f"{receipt.inserted:,} in {counted(receipt.files, 'file')}"),
         ("repeats in the batch", f"{receipt.repeats:,}"),
         ("in the table", f"{receipt.found:,}"),
         ("errors", errors_line(receipt.errors)),
@@ -44,7 +42,7 @@ def errors_line(errors: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in errors.items()) or "0"
 
 
-def write_lines(receipt: LoadReceipt | ChangeReceipt | RollbackReceipt) -> list[tuple[str, object]]:
+def write_lines(receipt: WriteReceipt | RollbackReceipt) -> list[tuple[str, object]]:
     """What every write has to say of its table and index."""
     index = f"built: {receipt.began_anew}" if receipt.began_anew else None
     if receipt.read_files:
@@ -57,7 +55,7 @@ def write_lines(receipt: LoadReceipt | ChangeReceipt | RollbackReceipt) -> list[
     ]
 
 
-def tries_line(receipt: LoadReceipt | ChangeReceipt) -> tuple[str, object]:
+def tries_line(receipt: WriteReceipt) -> tuple[str, object]:
     """How often the batch was judged, if more than once."""
     return "tries", f"{receipt.tries}: other writers were faster" if receipt.tries > 1 else None
 
