@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _at_work: set[object] = set()
-"""Bounded actions that are not over, be it that somebody waits for them or not."""
+"""Bounded actions that are not over, whether a caller still waits for them or not."""
 
 
 def on_a_thread(action: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ answer with it, so
   later ones;
 - it takes no piece of a later epoch. A later owner names none of an earlier one that its log did not name already.
 
-What a task appends after that, for which nobody waits any more, the next search finds.
+A task without a waiting driver may append later; the next search finds that piece.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Pieces in HDFS: a piece is a file, created, written and closed in one breath.
+"""Pieces in HDFS: a piece is a file, created, written and closed at once.
 
 Pieces of many windows in one file would cost the NameNode less. But an append goes to the replicas that are reported at
 that moment: with hdfs-native, and a DataNode killed, acknowledged bytes were cut off when the lease was recovered. And
-readers see nothing of a block while somebody appends to it.
+readers see nothing of a block during an append.
 """
 
 from __future__ import annotations

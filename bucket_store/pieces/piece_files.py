@@ -71,7 +71,7 @@ class PieceFiles:
         keep: Collection[str] = (),
         writing_epoch: int | None = None,  # noqa: ARG002
     ) -> tuple[Located, ...]:
-        """See `PieceStore`. Nothing is held, and nobody writes to a file again, so writers do not matter."""
+        """See `PieceStore`. No file is held, and none is written twice, so writers do not matter."""
         self._remove([self._root / file for file in sorted({piece.file for piece in pieces} - set(keep))])
         return ()
 

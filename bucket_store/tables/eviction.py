@@ -118,10 +118,10 @@ class Tier:
 
 @contextlib.contextmanager
 def taking_room(directory: Path) -> Iterator[None]:
-    """Around the counting and the taking of bytes of a store's tables, over all processes of this machine.
+    """Locks the counting and the taking of bytes of a store's tables, over all processes of this machine.
 
-    A holder that is frozen blocks nobody for longer than `_ROOM_WAIT_S`: then the limit may be passed by what it takes
-    when it wakes.
+    A frozen holder blocks others for `_ROOM_WAIT_S` at most. Then the limit may be passed by the bytes that it takes
+    when it resumes.
     """
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

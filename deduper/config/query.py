@@ -1,4 +1,4 @@
-"""The source and the ports of a query that somebody else has written: values of a program, no sections of a file.
+"""The source and the ports of a user's own query: values of a program, not sections of a file.
 
 A job's file names files or topics. A `Deduper` gets DataFrames, and hands rows to functions too, so its configuration
 has two kinds of its own; all other settings are those of a job, with the same checks.

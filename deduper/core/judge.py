@@ -257,7 +257,7 @@ def _expiry_keys(rows: ShardRows, rules: JudgeRules) -> Expiries:
 
 
 def _latest_of_all(rows: ShardRows, rules: JudgeRules) -> Expiries:
-    """`rules.latest` for every row; while it is unset nobody reads the values."""
+    """`rules.latest` for every row; while it is unset the values are not read."""
     return np.full(rows.order.size, 0 if rules.latest is None else rules.latest, _dtype(rules))
 
 

@@ -1,4 +1,4 @@
-"""`Deduper`: verdicts for the batches of somebody's own query, exactly once.
+"""`Deduper`: verdicts for the batches of a user's own query, exactly once.
 
 Exactly once does not rest on Spark's checkpoint. The commit record of a window names the query and the batch, and a
 port is finished when the window has its mark; so a batch that Spark repeats is judged once, and what is not finished is

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _INTERVAL = "dfs.namenode.delegation.token.renew-interval"
-"""Milliseconds for which a token is good that nobody renews; Hadoop's default is a day."""
+"""Milliseconds for which a token is valid without renewal; Hadoop's default is a day."""
 _DAY_MS = 86_400_000
 _PAUSE_S = 60.0
 """Before another try, while the tokens at hand are good."""

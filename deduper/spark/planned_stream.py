@@ -5,8 +5,8 @@ question on to the `Planner`, over a socket of this machine (its port and key ar
 read), and gives Spark the answer as an offset: {"planned": how many batches were planned so far}. If it has not moved,
 there is no batch.
 
-A batch has one row for each of its source partitions: `name, start, end`. Who judges the batch takes it as it was
-planned, and never reads the rows; they are for whoever looks at the query from outside.
+A batch has one row for each of its source partitions: `name, start, end`. The judging takes the batch as it was planned
+and never reads these rows; they are for tools that show the query.
 
 This module is imported by Spark's processes, so it imports nothing of ours.
 """

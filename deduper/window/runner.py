@@ -65,7 +65,7 @@ _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRA
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The part of a source that a window takes. `query_id` is in the format: earlier releases had one of Spark's."""
+    """The part of a source that a window takes. `query_id` is empty; intents and records have a field for it."""
 
     query_id: str
     batch_id: int
