@@ -13,9 +13,8 @@ deduper` alone costs neither PySpark nor NumPy. On the command line it is `dedup
 
 The rooms, from the command line down to the verdict (docs/architecture.md draws them):
 
-    cli      what a person types and sees          bench    the service beside the others
-    query    the deduper in somebody's own query
-    service  the process that runs a job           admin    looks at a store, checks it, mends it
+    cli      what a person types and sees          query    the deduper in your own query
+    service  the process that runs a job           admin    looks at a store, checks it, moves it
     table    loads of tables without duplicates
     window   one window, from intent to mark; recovery; policy
     sources  records in                            sinks    rows out
