@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -28,6 +28,7 @@ from deduper.table.schema import in_form, is_scalar, one_form, require_utf8, typ
 from deduper.table.stored_times import StoredTimes, stored_schema
 from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
+from deduper.tasks.readers.rounded_keys import RoundedKeys
 from deduper.tasks.readers.text import Lines, SomeLines, require_lines
 from deduper.text.block import parse
 from deduper.text.format import TextFormat
@@ -212,8 +213,13 @@ class TextBatch:
 
     is_lines = True
 
-    def __init__(self, files: Sequence[Path], columns: str, *, is_csv: bool, header: bool) -> None:
-        """Raises SettingError: a column has a type that lines do not have."""
+    def __init__(
+        self, files: Sequence[Path], columns: str, *, is_csv: bool, header: bool, keys: Collection[str] = ()
+    ) -> None:
+        """`keys`: the columns of which a rounded text is a warning.
+
+        Raises SettingError: a column has a type that lines do not have.
+        """
         declared = parse_columns(columns)
         for column in declared:
             if not column.type.is_scalar:
@@ -222,6 +228,12 @@ class TextBatch:
         zone = FIXED_BY_STORE[TIME_ZONE]
         self._text = TextFormat(tuple(map(DeclaredColumn.of, declared)), zone, "," if is_csv else None)
         self._header = is_csv and header
+        self._keys = {
+            number
+            for number, column in enumerate(self._text.columns)
+            if column.name.lower() in {key.lower() for key in keys}
+        }
+        self._rounded = RoundedKeys()
         self._files = [(file, identity_of(file)) for file in files]
         for file in files:
             with _as_table_errors(file):
@@ -256,6 +268,7 @@ class TextBatch:
     def _records(self, some: SomeLines, wanted: pa.Schema) -> pa.RecordBatch:
         numbers = {self.schema.names.index(name): name for name in wanted.names if name != BAD_LINE}
         parsed = parse(some.data, some.starts, some.ends, self._text, list(numbers))
+        self._rounded.found(self._text.columns[number] for number in parsed.rounded & self._keys)
         arrays = {name: parsed.columns[number] for number, name in numbers.items()}
         if BAD_LINE in wanted.names:
             bad: list[bytes | None] = [None] * some.count

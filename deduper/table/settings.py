@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +42,8 @@ class LoadSource(Section):
             raise refusal("Parquet files have types of their own", "leave it out", at=("schema",))
         return self
 
-    def batch(self, most_files: int | None = None) -> FileBatch | TextBatch:
-        """The files as a batch, or the first ones.
+    def batch(self, keys: Collection[str] = (), *, most_files: int | None = None) -> FileBatch | TextBatch:
+        """The files as a batch, or the first ones, whose rows have these keys.
 
         Raises:
             SettingError: there are none, a column has a type that lines do not have, or folders have columns.
@@ -54,7 +54,7 @@ class LoadSource(Section):
         if self.columns is None:
             batch = FileBatch(files)
         else:
-            batch = TextBatch(files, self.columns, is_csv=self.format == "csv", header=self.header)
+            batch = TextBatch(files, self.columns, is_csv=self.format == "csv", header=self.header, keys=keys)
         require_folder_columns(self.path, files, batch.schema)
         return batch
 

@@ -25,9 +25,9 @@ from deduper.sources.files.source_file import (
     stat_files,
 )
 from deduper.sources.protocol import BatchPartition, Parts
-from deduper.sources.rounded_keys import RoundedKeys
 from deduper.tasks.readers.plain_file import Fault, FileChanged, FilePart
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of, read_file
+from deduper.tasks.readers.rounded_keys import RoundedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,8 @@ class FileBatch:
         Raises:
             SourceAwayError: the fault may be that of a file's folder.
         """
-        self.rounded.found(self.reading, found)
+        columns = self.reading.declared.columns
+        self.rounded.found(columns[number] for part in found for number in part.noted.rounded)
         files = list(self.files)
         for part, read in zip(self._parts, found, strict=True):
             file = files[part.ordinal]

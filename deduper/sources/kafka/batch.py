@@ -43,8 +43,8 @@ from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
-from deduper.sources.rounded_keys import RoundedKeys
 from deduper.tasks.readers.reading_tasks import PartRead, read_part
+from deduper.tasks.readers.rounded_keys import RoundedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -280,7 +280,8 @@ class KafkaBatches:
 
     def noted(self, parts: Sequence[PartRead]) -> None:
         if self._reading is not None:
-            self._rounded.found(self._reading, parts)
+            columns = self._reading.declared.columns
+            self._rounded.found(columns[number] for part in parts for number in part.noted.rounded)
         self._found_schemas({number for one in parts for number in one.noted.schema_ids})
 
     def _found_schemas(self, ids: Set[int]) -> None:

@@ -111,7 +111,7 @@ def run_load(loaded: LoadedLoad) -> WriteReceipt:
         TableError, CorruptionError: as `load`.
     """
     with loaded.placing_errors():
-        return _run(_write("load", loaded.config.source.batch(), loaded), _WAIT_S)
+        return _run(_write("load", loaded.config.source.batch(loaded.config.key), loaded), _WAIT_S)
 
 
 def run_change(kind: Literal["upsert", "delete"], loaded: LoadedLoad, *, execute: bool) -> ChangePlan | WriteReceipt:
@@ -122,7 +122,7 @@ def run_change(kind: Literal["upsert", "delete"], loaded: LoadedLoad, *, execute
         TableError, CorruptionError: as `load`.
     """
     with loaded.placing_errors():
-        batch = loaded.config.source.batch()
+        batch = loaded.config.source.batch(loaded.config.key)
     write = _write(kind, batch, loaded)
     return _run(write, _WAIT_S) if execute else _planned(write)
 

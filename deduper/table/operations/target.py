@@ -83,7 +83,7 @@ def _partitions(config: LoadConfig, keys: pa.Schema | None) -> Sequence[KeyColum
     if tuple(column.name for column in known) == config.partition_by:
         return known
     if keys is None or not set(config.partition_by) <= set(keys.names):
-        keys = config.source.batch(1).schema
+        keys = config.source.batch(most_files=1).schema
     for name in config.partition_by:
         require_column("partition_by", name, keys)
     return [KeyColumn(name, type_name(keys.field(name).type)) for name in config.partition_by]

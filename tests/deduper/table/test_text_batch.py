@@ -134,6 +134,22 @@ def test_a_header_that_is_not_the_schema(tmp_path: Path) -> None:
     assert filter_exists(batch, loaded).to_pylist() == [True]
 
 
+def test_rounded_keys_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once a write, and of key columns alone: two records that differ in a digit behind the scale are one key."""
+    place = Place(tmp_path, "delta")
+    put(place, "a.csv", ["k,v,d", "1.00,1.004,1970-01-01"])
+    config(place, "csv")
+    file = tmp_path / "text.yaml"
+    declared = file.read_text(encoding="utf-8").replace(SCHEMA, "k DECIMAL(10,2), v DECIMAL(10,2), d DATE")
+    file.write_text(declared, encoding="utf-8")
+    loaded = load_config(file, environment={})
+    assert (run_load(loaded).inserted, caplog.messages) == (1, [])
+    put(place, "b.csv", ["k,v,d", "1.004,1,1970-01-01", "2.001,1,1970-01-01"])
+    assert run_load(loaded).inserted == 1
+    (warning,) = caplog.messages
+    assert "the key column k is a decimal(10,2), and a text of it has more digits" in warning
+
+
 def test_files_that_change_or_cannot_be_read(tmp_path: Path) -> None:
     """Nothing is committed."""
     place = Place(tmp_path, "delta")

@@ -14,9 +14,9 @@ from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
-from deduper.sources.rounded_keys import RoundedKeys
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.reading_tasks import PartRead
+from deduper.tasks.readers.rounded_keys import RoundedKeys
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 
