@@ -9,7 +9,6 @@ import pytest
 from deduper.window import table_folder
 from tests.deduper.admin.test_elsewhere import (
     StoreElsewhere,
-    test_a_damaged_piece_is_rebuilt,
     test_a_key_is_explained_from_its_port,
     test_a_living_owner_is_left_alone,
     test_damage_is_named_by_its_url,
@@ -23,7 +22,6 @@ from tests.services.test_hdfs_names import new_root
 pytestmark = [pytest.mark.services, pytest.mark.night]
 
 CASES = (
-    test_a_damaged_piece_is_rebuilt,
     test_a_key_is_explained_from_its_port,
     test_a_living_owner_is_left_alone,
     test_damage_is_named_by_its_url,

@@ -171,11 +171,11 @@ MISTAKES: dict[str, tuple[File, Outcome]] = {
     "a byte order mark": (File(b"\xef\xbb\xbf" + GOOD), Outcome({"ok": 1})),
     "UTF-16": (
         File((GOOD * 3).decode().encode("utf-16")),
-        Outcome(
-            {"invalid_utf8": 1, "malformed": 3},
-            ("bytes that are not UTF-8, beginning as UTF-16 does", "the line is no object"),
-            ("the data is UTF-16: write UTF-8",),
-        ),
+        Outcome(refusal="its text is UTF-16 or UTF-32, by its first bytes: write it as UTF-8"),
+    ),
+    "UTF-16 without a mark": (
+        File((GOOD * 3).decode().encode("utf-16-le")),
+        Outcome({"malformed": 4}, ("the line is no object",), ("the data is UTF-16: write UTF-8",)),
     ),
     "Latin-1": (
         File(line(user='"Jos\u00e9"').decode().encode("latin-1")),
