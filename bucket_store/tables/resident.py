@@ -32,6 +32,7 @@ from bucket_store.tables.table_file import (
     capacity_for,
     create_table,
     file_bytes,
+    grown_capacity,
     held_bytes,
     likely_capacity,
     slice_bytes,
@@ -197,7 +198,7 @@ class ResidentTables:
         if table.slices == 1:
             return False
         tier = self._tiers[self._directories.index(table.path.parent)]
-        capacity = capacity_for(table.live_keys(self._point, number) + more)
+        capacity = grown_capacity(number, table.live_keys(self._point, number) + more)
         while True:
             # The copy needs no lock: other shards take room meanwhile.
             with self._space, taking_room(self._tiers[0].locks):

@@ -1,8 +1,8 @@
 """One bucket's resident table: a mapped file, made whole before it gets its name.
 
 A large table is cut by the first bits of the digest into slices, each of which grows by itself, when it is full: so no
-window pays for the growth of more than a few. Digests spread evenly, so slices of one load would all be full at once;
-they begin with loads from `LEAST_LOAD` to `GREATEST_LOAD`, and from then on take turns.
+window pays for the growth of more than a few. Digests spread evenly, so slices of one size would all be full at once:
+each has sizes of its own (`grown_capacity`), so that they take turns, also after a window in which all of them grew.
 
 Layout, version 2, integers in the machine's order (a table never leaves the machine):
 
@@ -327,7 +327,7 @@ def _column(column: NDArray[np.int64] | None) -> NDArray[np.int64]:
 
 
 def capacity_for(keys: int) -> int:
-    """Homes for a table or a slice that begins with this many keys and grows further.
+    """Homes for a table that begins with this many keys and grows further.
 
     Raises ValueError beyond 2^32 homes, 2.6 thousand million keys: use more shards.
     """
@@ -335,6 +335,27 @@ def capacity_for(keys: int) -> int:
     if capacity > MAX_CAPACITY:
         raise ValueError(f"a table of {keys} keys is too large; the store needs more shards")
     return capacity
+
+
+def grown_capacity(number: int, keys: int) -> int:
+    """Homes for a slice that has grown to this many keys.
+
+    From one size of a slice to its next is the step from `GREATEST_LOAD` to `LEAST_LOAD`. The sizes of two slices
+    differ by a part of that step, so that they are full at different times, also after a window in which both grew.
+
+    Raises ValueError beyond 2^32 homes.
+    """
+    step, turn = GREATEST_LOAD / LEAST_LOAD, _turn(number)
+    size = math.ceil(math.log(max(keys, _LEAST_CAPACITY) / LIKELY_LOAD, step) - turn)
+    capacity = math.ceil(math.pow(step, size + turn))
+    if capacity > MAX_CAPACITY:
+        raise ValueError(f"a slice of {keys} keys is too large; the store needs more shards")
+    return capacity
+
+
+def _turn(number: int) -> float:
+    """The part of a step by which the sizes of a slice differ from those of others; neighbours are far apart."""
+    return number * 29 % _SLICES / _SLICES
 
 
 def likely_capacity(keys: int) -> int:
@@ -361,7 +382,7 @@ def _homes(capacity: int, even: bool) -> list[int]:
     if capacity < _SLICED_FROM:
         return [capacity]
     ratio, each = 1.0 if even else LEAST_LOAD / GREATEST_LOAD, capacity / _SLICES
-    return [math.ceil(each * ratio ** (number * 29 % _SLICES / _SLICES)) for number in range(_SLICES)]
+    return [math.ceil(each * ratio ** _turn(number)) for number in range(_SLICES)]
 
 
 def create_table(

@@ -19,7 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bucket_store.errors import StoreError
+from bucket_store.log.manifest import read_manifest
 from bucket_store.log.wall_clock import is_far_ahead
+from bucket_store.places.local import local_place
 from bucket_store.tables.generation import ShardDirectories, last_used_us, remove_tables, table_folder
 from bucket_store.tables.manager import PIECES
 from deduper.config.model import Config
@@ -70,7 +73,7 @@ def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
     for memory, disk, folder in _folders(config):
         used = [last_used_us(shard) for shard in _shards(memory, disk, folder)]
         last = max((time_us for time_us in used if time_us is not None), default=None)
-        if _is_gone(disk / folder / _NOTE):
+        if _is_gone(disk / folder):
             yield StaleTables(folder, memory, disk, _GONE)
         elif "-" not in folder:
             yield StaleTables(folder, memory, disk, "tables of an earlier release")
@@ -94,8 +97,8 @@ def note_store(config: Config, store_id: str) -> None:
 def remove_of_gone_stores(config: Config) -> None:
     """Remove the tables of stores that are gone from this job's folders of tables; what is in use stays."""
     for memory, disk, folder in _folders(config):
-        # Only the note is read: a start must not open every table of the machine.
-        if not _is_gone(disk / folder / _NOTE):
+        # A note and a manifest are read: a start must not open every table of the machine.
+        if not _is_gone(disk / folder):
             continue
         tables = StaleTables(folder, memory, disk, _GONE)
         if tables.remove():
@@ -111,13 +114,18 @@ def _folders(config: Config) -> Iterator[tuple[Path, Path, str]]:
         yield memory, disk, folder
 
 
-def _is_gone(note: Path) -> bool:
-    """Whether the store is removed. If the folder around it is not there either, its disk may be away."""
+def _is_gone(tables: Path) -> bool:
+    """Whether the store of these tables is removed, or another one is in its place.
+
+    If the folder around it is not there either, its disk may be away.
+    """
     try:
-        store = Path(os.fsdecode(note.read_bytes()))
-    except OSError:
+        store = Path(os.fsdecode((tables / _NOTE).read_bytes()))
+        if not store.exists():
+            return store.parent.is_dir()
+        return read_manifest(local_place(store)).store_id != tables.name.partition("-")[0]
+    except (OSError, StoreError):
         return False
-    return store.parent.is_dir() and not store.exists()
 
 
 def _shards(memory: Path, disk: Path, folder: str) -> list[ShardDirectories]:

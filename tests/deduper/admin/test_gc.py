@@ -294,9 +294,9 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_tables_of_a_store_that_is_gone_go_at_the_next_start(tmp_path: Path) -> None:
-    """Of any job's: they may fill the memory. Not those of a store that is there, or whose disk is away."""
+    """Of any job's: they may fill the memory. Not those of a store that is there, or damaged, or whose disk is away."""
     configs, folders = {}, {}
-    for name in ("there", "gone", "away"):
+    for name in ("there", "gone", "made again", "damaged", "away"):
         (tmp_path / name).mkdir()
         store = PublishedStore(tmp_path / name, Kind()).make()
         section = store.config.store.model_copy(update={"tables": tmp_path / "tables"})
@@ -312,11 +312,15 @@ def test_tables_of_a_store_that_is_gone_go_at_the_next_start(tmp_path: Path) -> 
             (generation_folder / "lock").touch()
     shutil.rmtree(configs["gone"].store.path)
     shutil.rmtree(tmp_path / "away")
+    shutil.rmtree(tmp_path / "made again")
+    (tmp_path / "made again").mkdir()
+    PublishedStore(tmp_path / "made again", Kind()).make()
+    (configs["damaged"].store.path / "manifest").write_bytes(b"torn")
     remove_of_gone_stores(configs["there"])
     remove_of_gone_stores(configs["there"])
     for home in (tables.memory_dir, tables.disk_dir):
         left = {path.name for path in Path(home).iterdir()}
-        assert {name for name, folder in folders.items() if folder in left} == {"there", "away"}
+        assert {name for name, folder in folders.items() if folder in left} == {"there", "damaged", "away"}
 
 
 def test_two_may_delete_the_same_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
