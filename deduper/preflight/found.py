@@ -48,7 +48,7 @@ Found = Iterator[Diagnostic | Failure]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PreflightCheck:
     """A check: a function that yields what it finds, and yields or raises what ends the start.
 
     `name` is stable; `place` is that of an error that the function raises. `is_logged`: a start logs its warnings.

@@ -206,7 +206,7 @@ def seed(
     summary = run(
         seed_config(config, given),
         once=True,
-        max_batches=None,
+        max_windows=None,
         take_over=False,
         on_progress=on_progress,
         session=session,
@@ -257,9 +257,9 @@ def _finish(
         }
         report = replace(judged, after=after, reasons=errors)
         if given.kind == "topic":
-            from deduper.seeding.topics import JudgedOffsets
+            from deduper.seeding.topics import SeededOffsets
 
-            report = replace(report, until=JudgedOffsets.from_wire(state.extra[SEED][given.name]).next_offsets)
+            report = replace(report, until=SeededOffsets.from_wire(state.extra[SEED][given.name]).next_offsets)
         died = report.died
         assert died is not None
         if died < 0 or (died and config.expiry.by == "never"):

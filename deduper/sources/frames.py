@@ -26,7 +26,7 @@ from deduper.core.verdict import Admission
 from deduper.errors import UsageError
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frame_places import MOST_PARTITIONS, FramePlaces
-from deduper.sources.protocol import BatchPartition, Rows
+from deduper.sources.protocol import BatchPartition, SparkRows
 from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
 from deduper.spark.columns import Selected
@@ -184,9 +184,9 @@ class FrameBatch:
         """No: the commit record says which batch was judged."""
         return False
 
-    def records(self) -> Rows:
+    def records(self) -> SparkRows:
         """The rows, by Spark; see `SourceBatch`."""
-        return Rows(self.plan.records(self.rows), FramePlaces() if self.has_places else None)
+        return SparkRows(self.plan.records(self.rows), FramePlaces() if self.has_places else None)
 
     def as_read(self, found: Sequence[PartRead]) -> FrameBatch:
         """The batch with the partitions that its rows were found in."""

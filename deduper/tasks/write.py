@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from bucket_store import failpoints
-from bucket_store.places.new_file import NewFile
+from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import REASONS, Verdict
@@ -99,7 +99,7 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteReceipt:
+class WriterReceipt:
     """A writer's files, how long it took, and the errors among its rows if it wrote any."""
 
     files: tuple[StagedFile, ...]
@@ -107,7 +107,7 @@ class WriteReceipt:
     errors: ErrorSummary | None = None
 
 
-def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -> WriteReceipt:
+def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -> WriterReceipt:
     """Write the ports' rows of a writer's source partitions. `exchange`: the task's folder without another one."""
     began, cpu = time.perf_counter(), cpu_seconds()
     files = {port: _PortFiles(task, writer, port) for port in task.targets}
@@ -120,7 +120,7 @@ def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -
         for file in files.values():
             file.close()
     failpoints.hit("write.done")
-    return WriteReceipt(
+    return WriterReceipt(
         files=tuple(staged for file in files.values() for staged in file.staged),
         seconds={"ports": time.perf_counter() - began, "cpu.write": cpu_seconds() - cpu},
         errors=next((file.errors.summary() for file in files.values() if file.errors is not None), None),
@@ -239,7 +239,7 @@ class _PortFiles:
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        self._file: NewFile | None = None
+        self._file: FileWriter | None = None
         self._rows: RowsFile | None = None
         self._slots_met: set[int] = set()
         self.staged: list[StagedFile] = []
@@ -340,7 +340,7 @@ class _PortFiles:
         stem = f"{self._port}-{self._number:05d}-{len(self.staged):03d}-{secrets.token_hex(8)}"
         place = self._task.targets[self._port] / f"{stem}.{formats.of(self._port)}"
         with telling_where(str(place)):
-            self._file = NewFile(place)
+            self._file = FileWriter(place)
             self._rows = formats.begin(self._port, self._file, first)
 
     def end(self) -> None:

@@ -64,7 +64,7 @@ _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRA
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class WindowInput:
     """The part of a source that a window takes. `query_id` is empty; intents and records have a field for it."""
 
     query_id: str
@@ -130,7 +130,7 @@ class WindowRunner:
         self._left_sources = LeftSources(log, in_background)
         self._folding = SourceFolding(log, files, in_background, fold_windows=fold_windows)
 
-    def run(self, batch: Batch, published: Callable[[BatchProgress], None] | None = None) -> SourceBatch:
+    def run(self, batch: WindowInput, published: Callable[[BatchProgress], None] | None = None) -> SourceBatch:
         """Judge and commit one window, and publish it or begin to. Gives the judged batch: it may be less than `batch`.
 
         `published` gets the window's progress once it is published, in the order of the windows; on another thread if
@@ -314,7 +314,7 @@ class WindowRunner:
         """The wall clock for the next record."""
         return next_wall_us(state.last_wall_us, self._wall_clock_us())
 
-    def _intend(self, batch: Batch, state: LogState) -> Intent:
+    def _intend(self, batch: WindowInput, state: LogState) -> Intent:
         """Step 1. A repeated intent keeps its wall clock, unless that is far ahead of the present one."""
         now_us = self._wall_clock_us()
         state = self._correct_clock(state, now_us)
@@ -360,7 +360,7 @@ class WindowRunner:
 
     def _record(
         self,
-        batch: Batch,
+        batch: WindowInput,
         judgement: Judgement,
         state: LogState,
         wall_us: int,

@@ -101,7 +101,7 @@ def test_a_start_that_is_refused_disturbs_nobody(job: Callable[..., Config]) -> 
 
     def start() -> None:
         with pytest.raises(CheckFailedError, match="no topic nope"):
-            run(bad, once=True, max_batches=None, take_over=True, on_progress=lambda _: None)
+            run(bad, once=True, max_windows=None, take_over=True, on_progress=lambda _: None)
 
     start()
     assert not bad.store.path.exists()

@@ -26,9 +26,9 @@ from bucket_store.log.records import (
     DeletionRecord,
     ExpiryKey,
     LogRecord,
+    LogSnapshot,
     LogState,
     RebaseRecord,
-    Snapshot,
     SourcesFoldRecord,
 )
 from bucket_store.log.sources_archive import SourcesReader
@@ -108,7 +108,7 @@ def check_log(root: Place, manifest: Manifest, findings: Findings) -> LogHistory
         history.records += 1
         if number not in counted:
             continue
-        if isinstance(record.body, Snapshot):
+        if isinstance(record.body, LogSnapshot):
             _fold(run, root, findings)
             _check_snapshot(run, record, str(path), findings)
             if run.state is None:
@@ -243,7 +243,7 @@ def _fold(run: _Run, root: Place, findings: Findings) -> None:
 def _check_snapshot(run: _Run, record: LogRecord, file: str, findings: Findings) -> None:
     if run.state is None or record.number == 0:
         return
-    assert isinstance(record.body, Snapshot)
+    assert isinstance(record.body, LogSnapshot)
     stated = record.body.state
     for name in (each.name for each in fields(LogState)):
         folded, found = getattr(run.state, name), getattr(stated, name)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from deduper.ranges.aggregate.aggregates import Aggregate, Kind, answer_type
 from deduper.ranges.aggregate.found import merged
-from deduper.ranges.aggregate.range_index import Events, Part, RangeIndex, parts_of
+from deduper.ranges.aggregate.range_index import Events, PartialAnswer, RangeIndex, parts_of
 from deduper.ranges.aggregate.sums import added, sum_answers
 
 SUBTRACTED = (Kind.COUNT, Kind.SUM, Kind.MEAN, Kind.VARIANCE)
@@ -42,7 +42,7 @@ def answers(
 
 
 def _together(
-    name: str, aggregate: Aggregate, column: pa.DataType | None, parts: Sequence[tuple[Part, int]]
+    name: str, aggregate: Aggregate, column: pa.DataType | None, parts: Sequence[tuple[PartialAnswer, int]]
 ) -> pa.Array:
     if aggregate.kind not in SUBTRACTED:
         return merged(aggregate, [part.found for part, _ in parts if part.found is not None])

@@ -18,7 +18,7 @@ from deduper.config.problems import suggestion
 from deduper.errors import UsageError
 from deduper.ranges.batch.plain_files import run_plain
 from deduper.ranges.batch.plain_sides import OnlySpark, files_below, listed
-from deduper.ranges.batch.report import Report
+from deduper.ranges.batch.report import RangeReport
 from deduper.ranges.batch.settings import InputFiles, RangeJob
 from deduper.tasks.readers.plain_file import FileFault
 from deduper.tasks.readers.text import fault_of_header
@@ -26,7 +26,7 @@ from deduper.tasks.readers.text import fault_of_header
 logger = logging.getLogger(__name__)
 
 
-def run(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
+def run(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> RangeReport:
     """Read, answer and write, or only plan.
 
     Raises:

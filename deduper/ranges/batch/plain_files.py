@@ -21,8 +21,8 @@ from deduper.core.digests import SALT_BYTES
 from deduper.errors import IntegrityError, UsageError, telling_where
 from deduper.ranges.aggregate.aggregates import answer_type, parse_aggregate, require_types
 from deduper.ranges.batch.outputs import written_whole
-from deduper.ranges.batch.plain_sides import GoodRows, OnlySpark, Piece, Side, schema_of, side_of
-from deduper.ranges.batch.report import Report, plan_text
+from deduper.ranges.batch.plain_sides import FileSide, GoodRows, OnlySpark, Piece, schema_of, side_of
+from deduper.ranges.batch.report import RangeReport, plan_text
 from deduper.ranges.batch.settings import OutputFiles, RangeJob
 from deduper.ranges.batch.work import Work
 from deduper.tasks.readers.plain_file import FileFault
@@ -107,7 +107,7 @@ class _PlainJob:
                 writer.write_table(pa.Table.from_batches(held))
         return read, rows
 
-    def _good_rows(self, side: Side) -> GoodRows:
+    def _good_rows(self, side: FileSide) -> GoodRows:
         kinds = {column.name: column.kind for column in side.columns}
         is_event = (side is self.asked) == self.is_per_event
         points = (self.job.time,) if is_event else (self.job.start, self.job.end)
@@ -115,7 +115,7 @@ class _PlainJob:
         return GoodRows(on, tuple(kinds[name] for name in on), points, self.job.longest, self._salt)
 
 
-def _require_columns(job: RangeJob, events: Side, ranges: Side) -> None:
+def _require_columns(job: RangeJob, events: FileSide, ranges: FileSide) -> None:
     """Raises OnlySpark unless all columns are there, of the types that they need; Spark's way says why."""
     of_events, of_ranges = ({column.name: column for column in side.columns} for side in (events, ranges))
     if any(name not in of_events or name not in of_ranges for name in job.on):
@@ -149,7 +149,7 @@ class _Budget:
                 raise OnlySpark(f"an index of {self._taken >> 20} MiB or more is more than a quarter of free memory")
 
 
-def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
+def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> RangeReport:
     """See `job.run`.
 
     Raises:
@@ -165,7 +165,7 @@ def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], No
             raise OnlySpark(_NO_ROWS)
         on_progress(f"plan: {plan_text(job.per, indexed_rows, None, 0)}")
         if plan_only:
-            return Report(job.per, indexed_rows, None, 0, None, {})
+            return RangeReport(job.per, indexed_rows, None, 0, None, {})
         index = plain.work.index(tables)
         del tables
         on_progress("rows are answered and written")
@@ -184,7 +184,7 @@ def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], No
                 raise IntegrityError(f"{read} {job.per}s read of {plain.asked.rows or read}, {rows} rows written")
     except FileFault as exc:
         raise OnlySpark(str(exc)) from exc
-    return Report(job.per, indexed_rows, None, 0, rows, {})
+    return RangeReport(job.per, indexed_rows, None, 0, rows, {})
 
 
 def _threads(cores: int) -> ThreadPoolExecutor:

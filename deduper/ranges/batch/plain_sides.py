@@ -42,7 +42,7 @@ class Piece:
     rows: int = 0
 
 
-class Side(Protocol):
+class FileSide(Protocol):
     """The files of events or of ranges, all of the same columns."""
 
     @property
@@ -173,7 +173,7 @@ def text_format(files: InputFiles) -> TextFormat:
     return TextFormat(columns, FIXED_BY_STORE[TIME_ZONE], "," if files.format == "csv" else None)
 
 
-def side_of(files: InputFiles, cores: int) -> Side:
+def side_of(files: InputFiles, cores: int) -> FileSide:
     """The side of a job.
 
     Raises:
@@ -187,7 +187,7 @@ def side_of(files: InputFiles, cores: int) -> Side:
     return ParquetSide.of(listed(files.path), cores)
 
 
-def schema_of(side: Side) -> pa.Schema:
+def schema_of(side: FileSide) -> pa.Schema:
     """As it is read and written."""
     return pa.schema([(column.name, column.arrow) for column in side.columns])
 

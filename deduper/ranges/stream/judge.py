@@ -52,7 +52,7 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedWindow:
     """The rows of each port that has some, the counts of rows by outcome, and the next state."""
 
     ports: dict[str, pa.Table]
@@ -60,14 +60,16 @@ class Judged:
     state: StreamState
 
 
-class WindowJudge:
+class StreamJudge:
     """Judges the windows of a job, in their order; keeps nothing of them."""
 
     def __init__(self, job: StreamJob, salt: bytes) -> None:
         self._job = job
         self._salt = salt
 
-    def judge(self, window: int, state: StreamState, events: InputRows | None, ranges: InputRows | None) -> Judged:
+    def judge(
+        self, window: int, state: StreamState, events: InputRows | None, ranges: InputRows | None
+    ) -> JudgedWindow:
         """The window of these rows; None stands for no rows, which both have only before `state.schema` is known.
 
         Raises:
@@ -337,7 +339,7 @@ class _Window:
 
     # The end.
 
-    def judged(self) -> Judged:
+    def judged(self) -> JudgedWindow:
         """The window.
 
         Raises:
@@ -354,7 +356,7 @@ class _Window:
             ranges=tuple(self._levels),
             events=tuple(self._remembered),
         )
-        return Judged(self._ports, {name: count for name, count in self._counts.items() if count}, state)
+        return JudgedWindow(self._ports, {name: count for name, count in self._counts.items() if count}, state)
 
     def _require_counts(self) -> None:
         rows = {port: table.num_rows for port, table in self._ports.items()}

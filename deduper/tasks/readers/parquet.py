@@ -28,7 +28,7 @@ from deduper.tasks.readers import int96
 from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.old_calendar import FIRST_INT96, VERSION, Calendar
 from deduper.tasks.readers.parquet_columns import StoredColumn, stored_columns
-from deduper.tasks.readers.parquet_values import Fault, Faults, worst
+from deduper.tasks.readers.parquet_values import Faults, ValueFault, worst
 from deduper.tasks.readers.partition_folders import FolderValue
 from deduper.tasks.readers.plain_file import FilePart, UnreadableFile, WindowFile, decoding
 
@@ -36,7 +36,7 @@ _BATCH_ROWS = 65_536
 _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 _FOOTER_END = 4 + len(_MAGIC)
 _ADMISSIONS = np.array([Admission.ADMITTED, Admission.BAD_EXPIRY, Admission.MALFORMED, Admission.INVALID_UTF8], np.int8)
-"""By `Fault`."""
+"""By `ValueFault`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class ParquetReading:
                 continue
             values[number], faults = column.read(batch.column(column.name), arrow)
             if faults is not None and number != self.declared.expiry:
-                faults = np.where(faults == Fault.FAR, np.int8(Fault.MISFIT), faults)
+                faults = np.where(faults == ValueFault.FAR, np.int8(ValueFault.MISFIT), faults)
             found = worst(found, faults)
         return values, None if found is None else _ADMISSIONS[found]
 

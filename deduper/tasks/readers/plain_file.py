@@ -66,7 +66,7 @@ class MisheadedFile(FileFault):
     admission = Admission.FILE_HEADER
 
 
-class Fault(NamedTuple):
+class FileReason(NamedTuple):
     """Why a file leaves as one error tuple. `text` is without its path."""
 
     admission: Admission
@@ -89,7 +89,7 @@ class FilePart:
     plain_bytes: int
     folders: Mapping[int, FolderValue]
     rows: int | None
-    fault: Fault | None = None
+    fault: FileReason | None = None
     has_changed: bool = False
 
     @classmethod
@@ -105,7 +105,7 @@ class FilePart:
         return cls(file.path, ordinal, file.modified_ms, file.size_bytes, plain_bytes, folders, rows)
 
     @classmethod
-    def with_fault(cls, file: WindowFile, ordinal: int, fault: Fault) -> FilePart:
+    def with_fault(cls, file: WindowFile, ordinal: int, fault: FileReason) -> FilePart:
         """The part for a file that is an error as a whole."""
         return cls(file.path, ordinal, file.modified_ms, file.size_bytes, 0, {}, None, fault)
 

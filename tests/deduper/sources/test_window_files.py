@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
@@ -52,23 +52,23 @@ def reading_of(job: Job) -> FileReading:
     return file_reading(job.config, source, SALT)
 
 
-def faults(batch: FileBatch) -> dict[int, str]:
+def faults(batch: SourceFileBatch) -> dict[int, str]:
     """The files that are errors before anything of them is read, by ordinal, and why."""
     return {part.ordinal: part.fault.text for part in batch.records().parts if part.fault is not None}
 
 
-def sound(batch: FileBatch) -> list[int]:
+def sound(batch: SourceFileBatch) -> list[int]:
     """The ordinals of the files that tasks read."""
     return [part.ordinal for part in batch.records().parts if part.fault is None]
 
 
-def batch_of(job: Job, names: str = "*") -> FileBatch:
+def batch_of(job: Job, names: str = "*") -> SourceFileBatch:
     """The files of the job, as a window lists them."""
     source = job.config.source
     assert isinstance(source, FilesSource)
     files = [file for file in sorted(source.folder.glob(names)) if file.is_file()]
     listed = [ListedFile(str(file), file.stat().st_mtime_ns // 10**6) for file in files]
-    return FileBatch(source, tuple(stat_files(listed)), reading_of(job))
+    return SourceFileBatch(source, tuple(stat_files(listed)), reading_of(job))
 
 
 def table(rows: int) -> pa.Table:

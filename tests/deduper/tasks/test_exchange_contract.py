@@ -40,7 +40,7 @@ from deduper.tasks import exchange, table_room
 from deduper.tasks.executors import steps
 from deduper.tasks.executors.exchange_blobs import packed, unpacked
 from deduper.tasks.executors.host_folder import HostFolder
-from deduper.tasks.executors.steps import Expected, Left
+from deduper.tasks.executors.steps import Expected, ReadPartition
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.origins import WindowSources
@@ -50,7 +50,7 @@ from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.row_files import RowFormats
 from deduper.tasks.table_room import TableRoom
-from deduper.tasks.write import WriteReceipt, WriteTask, write
+from deduper.tasks.write import WriterReceipt, WriteTask, write
 from tests.tiers import is_night
 
 STORE = "ab" * 16
@@ -156,7 +156,7 @@ class Service:
         self.window += 1
         return found
 
-    def rows(self, receipts: Iterable[WriteReceipt]) -> list[Any]:
+    def rows(self, receipts: Iterable[WriterReceipt]) -> list[Any]:
         """What was staged, by port, in the order of the source."""
         rows = [
             row
@@ -213,7 +213,7 @@ def dealt(pairs: Iterable[tuple[int, _V]], count: int, draw: random.Random) -> l
 
 
 def by_blobs(
-    service: Service, window: Window, lose: Callable[[list[Left]], None] = lambda lefts: None
+    service: Service, window: Window, lose: Callable[[list[ReadPartition]], None] = lambda lefts: None
 ) -> tuple[Any, Any]:
     """The window by the partitions of a cluster; `lose` may act on what was read, before it is written."""
     draw = random.Random(window.seed)
@@ -242,7 +242,7 @@ def by_blobs(
     writing = service.write_task(window, receipts)
     writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
     lose(lefts)
-    written: list[WriteReceipt] = []
+    written: list[WriterReceipt] = []
     for partition, arrived in enumerate(dealt(back, len(lefts), draw)):
         pair = iter([(arrived, lefts[partition])])
         written += steps.write_arrived(writing, expected, partition, pair)
@@ -314,7 +314,7 @@ SOME = Window([[(1, 5, False), (2, 6, False)], [(1, 7, False)]], 1, 2, True, 0)
 def test_rows_that_are_gone_from_a_living_host_end_the_attempt(tmp_path: Path) -> None:
     """Their writer says so; it stages nothing of that partition."""
 
-    def lose(lefts: list[Left]) -> None:
+    def lose(lefts: list[ReadPartition]) -> None:
         Path(exchange.rows_file(lefts[1].directory, lefts[1].receipts[0].name)).unlink()
 
     with pytest.raises(RowsGoneError, match="rows are gone from this host"):
@@ -325,7 +325,7 @@ def test_a_reading_that_gives_others_the_second_time_ends_the_attempt(tmp_path: 
     """A lost partition is read again, and the source has other records by then: no row gets another's verdict."""
     service = Service(tmp_path)
 
-    def lose(lefts: list[Left]) -> None:
+    def lose(lefts: list[ReadPartition]) -> None:
         again = tmp_path / "again"
         again.mkdir()
         receipt = spill(service.read_task(SOME, str(again)), 1, [(9, 7, False)])
@@ -339,7 +339,7 @@ def test_a_reading_that_is_repeated_elsewhere_is_as_good(tmp_path: Path) -> None
     """The files have other names, and lie on another host."""
     service = Service(tmp_path / "lost")
 
-    def lose(lefts: list[Left]) -> None:
+    def lose(lefts: list[ReadPartition]) -> None:
         again = tmp_path / "again"
         again.mkdir()
         receipt = spill(service.read_task(SOME, str(again)), 1, SOME.readers[1])

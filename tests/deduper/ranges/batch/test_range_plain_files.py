@@ -18,7 +18,7 @@ from deduper.errors import DeduperError, UsageError
 from deduper.ranges.batch import job
 from deduper.ranges.batch.plain_files import run_plain
 from deduper.ranges.batch.plain_sides import OnlySpark
-from deduper.ranges.batch.report import Report
+from deduper.ranges.batch.report import RangeReport
 from deduper.ranges.batch.settings import RangeJob
 from tests.deduper.ranges.aggregate import oracle
 
@@ -86,7 +86,7 @@ def inputs(directory: Path, seed: int) -> tuple[list[oracle.Row], list[oracle.Ro
     return events, ranges
 
 
-def plain(directory: Path, config: str = CONFIG, **more: str) -> Report:
+def plain(directory: Path, config: str = CONFIG, **more: str) -> RangeReport:
     file = directory / "job.yaml"
     file.write_text(config, encoding="utf-8")
     overrides = [f"{name}={value}" for name, value in more.items()]
