@@ -133,10 +133,10 @@ def _message(error: Exception, *, verbose: bool) -> str:
             remedy = "; let this user read and write there" if isinstance(error, PermissionError) else ""
             return f"{error.filename}: {error.strerror}{remedy}"
         return str(error).strip() or type(error).__name__
-    from deduper.spark.failures import plain_cause
+    from deduper.spark.failures import readable_cause
 
     more = "" if verbose else "; nothing half done is committed; --verbose shows the whole trace"
-    return f"Spark failed: {plain_cause(error)}{more}"
+    return f"Spark failed: {readable_cause(error)}{more}"
 
 
 def _print_problems(error: ConfigError) -> None:

@@ -20,8 +20,8 @@ from deduper.errors import UsageError
 from deduper.preflight.found import Failure, Found, Start
 from deduper.sources.files.listing import any_file, listed_files
 from deduper.tasks.errors.causes import misnamed
+from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.partition_folders import folder_texts
-from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 from deduper.tasks.readers.text import fault_of_header
 
 CHECK, _PLACE = "columns", "source.schema"

@@ -155,10 +155,10 @@ def _rows(file: _File) -> Iterator[pa.RecordBatch]:
     place = open_place(file.place)
     source = pa.memory_map(str(place.local)) if place.is_local else pa.BufferReader(place.read())
     for batch in parquet.ParquetFile(source).iter_batches(_BATCH_ROWS):
-        yield _plain(batch)
+        yield _without_dictionaries(batch)
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Without dictionaries, which Spark does not take from a source."""
     columns = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -33,7 +33,7 @@ from deduper.kafka.offsets import (
 from deduper.seeding.source import SeedInput, is_open
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
-from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.protocol import SourceBatch
 
 _SETTING = "source.starting_offsets"

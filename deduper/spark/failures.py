@@ -101,7 +101,7 @@ def innermost_cause(error: BaseException) -> str:
     return (causes[-1] if causes else text.split("\n", 1)[0])[:500]
 
 
-def plain_cause(error: BaseException) -> str:
+def readable_cause(error: BaseException) -> str:
     """`innermost_cause` as one sentence of Spark's, without its codes and the names of Java's classes."""
     text = " ".join(_told(error).split())
     text = re.sub(r"^(?:Error while instantiating |An error occurred while calling )\S+:?\s*:? ?", "", text)

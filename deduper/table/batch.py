@@ -26,8 +26,8 @@ from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedEr
 from deduper.table.formats.files import data_paths, is_hidden
 from deduper.table.schema import in_form, is_scalar, one_form, require_utf8, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
+from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
-from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 from deduper.tasks.readers.rounded_keys import RoundedKeys
 from deduper.tasks.readers.text import Lines, SomeLines, require_lines
 from deduper.text.block import parse

@@ -35,8 +35,8 @@ from deduper.sources.record_layout import record_layout
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.readers.file_parts import FileChanged, FileFault, FileGone, FilePart, UnreadableFile
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FileChanged, FileFault, FileGone, FilePart, UnreadableFile
 from deduper.tasks.readers.reading_tasks import receipts_of
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs import local as window_jobs

@@ -17,8 +17,8 @@ import pytest
 
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, UsageError
+from deduper.ranges.batch.arrow_sides import OnlySpark
 from deduper.ranges.batch.job import run
-from deduper.ranges.batch.plain_sides import OnlySpark
 from deduper.ranges.batch.report import RangeReport
 from deduper.ranges.batch.settings import RangeJob
 
@@ -232,7 +232,7 @@ def test_without_spark_the_answers_are_the_same(tmp_path: Path, monkeypatch: pyt
     def only_spark(*_: Any, **__: Any) -> RangeReport:
         raise OnlySpark("asked for")
 
-    monkeypatch.setattr("deduper.ranges.batch.job.run_plain", only_spark)
+    monkeypatch.setattr("deduper.ranges.batch.job.run_on_arrow", only_spark)
     by_spark = answered(file, output="{path: out/spark, format: parquet}")
     assert (found.rows, found.indexed_rows) == (by_spark.rows, by_spark.indexed_rows) == (8, 8)
     ours, spark = (pq.read_table(tmp_path / "out" / name).sort_by("place") for name in ("points", "spark"))
@@ -286,7 +286,7 @@ def test_lines_of_text_mean_the_same_without_spark(tmp_path: Path, monkeypatch: 
     def only_spark(*_: Any, **__: Any) -> RangeReport:
         raise OnlySpark("asked for")
 
-    monkeypatch.setattr("deduper.ranges.batch.job.run_plain", only_spark)
+    monkeypatch.setattr("deduper.ranges.batch.job.run_on_arrow", only_spark)
     by_spark = answered(file, output="{path: out/spark, format: parquet}")
     records = len(TEXT_LINES[kind]) - (kind == "csv")
     assert found.rows == by_spark.rows == records + (2 if kind == "csv" else 3)

@@ -25,7 +25,7 @@ from deduper.sources.files.source_file import (
     stat_files,
 )
 from deduper.sources.protocol import BatchPartition, Parts
-from deduper.tasks.readers.plain_file import FileChanged, FilePart, FileReason
+from deduper.tasks.readers.file_parts import FileChanged, FilePart, FileReason
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of, read_file
 from deduper.tasks.readers.rounded_keys import RoundedKeys
 

@@ -152,7 +152,7 @@ class KafkaBatch:
                 start=taken.start,
                 end=taken.end,
                 ordinal=ordinal,
-                plain_bytes=int((taken.end - taken.start) * self.sizes.record_bytes),
+                decoded_bytes=int((taken.end - taken.start) * self.sizes.record_bytes),
                 silence_s=self.source.silence_s,
             )
             for ordinal, taken in enumerate(self.ranges)

@@ -53,7 +53,7 @@ _DAMAGED: Final = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
 class RangePart:
     """The offsets [start, end) of a topic partition, the source partition `ordinal` of a window.
 
-    Its records take about `plain_bytes`. A fetch is given up after `silence_s` without a record.
+    Its records take about `decoded_bytes`. A fetch is given up after `silence_s` without a record.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class RangePart:
     start: int
     end: int
     ordinal: int
-    plain_bytes: int
+    decoded_bytes: int
     silence_s: float = SILENCE_S
 
     @property

@@ -16,7 +16,7 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.tasks.read import ReadReceipt, ReadTask, spill
 from deduper.tasks.readers.declared import NOTHING, Declared, Noted
-from deduper.tasks.readers.plain_file import FileChanged, FileFault, FilePart, FileReason, UnreadableFile, WindowFile
+from deduper.tasks.readers.file_parts import FileChanged, FileFault, FilePart, FileReason, UnreadableFile, WindowFile
 
 
 class SourcePart(Protocol):
@@ -27,7 +27,7 @@ class SourcePart(Protocol):
         """The part, for messages. Asked at any time."""
 
     @property
-    def plain_bytes(self) -> int:
+    def decoded_bytes(self) -> int:
         """About how many bytes its records take, decoded. Asked before any reading, to choose the way of a window."""
 
 

@@ -169,7 +169,7 @@ class ClusterRun:
 
     def _is_read_here(self, records: Parts[_P], task: ReadTask) -> bool:
         """Read small records in the driver; true if that was done. Records that turn out large are left to a job."""
-        if not is_small(sum(part.plain_bytes for part in records.parts)):
+        if not is_small(sum(part.decoded_bytes for part in records.parts)):
             return False
         left = steps.left_in(task.directory, read_group(records.read, task, records.parts))
         if not is_small(sum(receipt.spilled_bytes for receipt in left.receipts)):
@@ -206,7 +206,7 @@ class ClusterRun:
 
     def _read_parts(self, records: Parts[_P], task: ReadTask) -> tuple[RDD[ReadPartition], list[ReadPartition]]:
         parts = records.parts
-        groups = grouped([part.plain_bytes for part in parts], self._context.defaultParallelism)
+        groups = grouped([part.decoded_bytes for part in parts], self._context.defaultParallelism)
         given = self._context.parallelize([[parts[place] for place in group] for group in groups], len(groups))
         reading = partial(steps.read_parts, self._folder, records.read, task)
         reads = unbatched(given.map(reading)).persist(StorageLevel.MEMORY_AND_DISK)

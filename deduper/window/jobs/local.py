@@ -122,11 +122,11 @@ class SparkRun:
         if isinstance(records, SparkRows):
             return self._read_rows(records, task)
         parts = records.parts
-        if is_small(sum(part.plain_bytes for part in parts)):
+        if is_small(sum(part.decoded_bytes for part in parts)):
             return read_group(records.read, task, parts)
         self._is_small = False
         # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
-        groups = grouped([part.plain_bytes for part in parts], self._cores)
+        groups = grouped([part.decoded_bytes for part in parts], self._cores)
         self._start_pool(task, max(len(groups), task.shards))
         of_groups = self._for_each(
             [[parts[place] for place in group] for group in groups], partial(read_group, records.read, task)

@@ -20,7 +20,7 @@ from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import SourceFile
 from deduper.tasks.readers.declared import Noted
-from deduper.tasks.readers.plain_file import FileReason
+from deduper.tasks.readers.file_parts import FileReason
 from deduper.tasks.readers.reading_tasks import PartRead
 from tests.deduper.sources.test_judged_sources import Windows
 from tests.deduper.unread import UNREAD

@@ -22,8 +22,8 @@ from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
 from deduper.tasks.read import ReadTask
+from deduper.tasks.readers.file_parts import FilePart, WindowFile
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FilePart, WindowFile
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, read_file
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
@@ -152,7 +152,7 @@ def test_a_size_below_nothing(job: Job) -> None:
     """Files are dealt to tasks by their sizes, which a damaged footer need not have."""
     flipped(job.add_table(table(300)), lambda footer: footer.row_group(0).total_byte_size < 0)
     (part,) = batch_of(job).records().parts
-    assert part.plain_bytes == 0
+    assert part.decoded_bytes == 0
 
 
 def test_a_creator_that_is_no_text(job: Job) -> None:

@@ -29,7 +29,7 @@ from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import layout
 from deduper.tasks.errors.causes import ErrorCounts
 from deduper.tasks.errors.detail import Examination
-from deduper.tasks.readers.plain_file import FileFault
+from deduper.tasks.readers.file_parts import FileFault
 from deduper.window.policy import clock_rules, fixed_settings
 from tests.deduper.digest_cases import SALT
 

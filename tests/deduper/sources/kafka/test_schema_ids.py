@@ -16,7 +16,7 @@ from deduper.arrow_columns import DeclaredColumn
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.sources.error_details import error_details
-from deduper.sources.kafka.plain_topics import record_format
+from deduper.sources.kafka.reading import record_format
 from deduper.tasks.errors.detail import Examination
 from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead

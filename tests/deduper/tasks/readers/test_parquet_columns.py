@@ -12,9 +12,9 @@ from pyarrow import parquet
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import ColumnType
+from deduper.tasks.readers.file_parts import UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.parquet_values import ValueFault
-from deduper.tasks.readers.plain_file import UnreadableFile
 
 _UTC = pa.timestamp("us", "UTC")
 _VERSION = "org.apache.spark.version"

@@ -27,7 +27,7 @@ from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
 from deduper.tasks.readers.declared import Declared, ExpiryKind
-from deduper.tasks.readers.plain_file import FileChanged, FileGone, FilePart, FileReason, MisheadedFile, UnreadableFile
+from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart, FileReason, MisheadedFile, UnreadableFile
 from deduper.tasks.readers.reading_tasks import PartRead, read_file
 from deduper.tasks.readers.text import TextReading
 from tests.deduper.digest_cases import SALT
@@ -211,7 +211,7 @@ def test_a_compressed_file_is_read_to_its_end(
         for size in (1, 7, 1 << 20):
             monkeypatch.setattr(text, "_BLOCK_BYTES", size)
             assert read(reading, part).equals(whole)
-    assert part.plain_bytes > part.size_bytes
+    assert part.decoded_bytes > part.size_bytes
 
 
 @pytest.mark.slow

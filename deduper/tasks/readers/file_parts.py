@@ -77,7 +77,7 @@ class FileReason(NamedTuple):
 class FilePart:
     """A file of a window, as it was listed; `ordinal` is its place there.
 
-    Its records take about `plain_bytes` decoded. `folders` are the values that the names of its folders give to
+    Its records take about `decoded_bytes` decoded. `folders` are the values that the names of its folders give to
     columns, by their numbers. `rows` are those that the file itself counts; None where it does not. A file with a
     `fault` is not read. `has_changed`: it is read as it is found, and its records are errors.
     """
@@ -86,7 +86,7 @@ class FilePart:
     ordinal: int
     modified_ms: int
     size_bytes: int
-    plain_bytes: int
+    decoded_bytes: int
     folders: Mapping[int, FolderValue]
     rows: int | None
     fault: FileReason | None = None
@@ -97,12 +97,12 @@ class FilePart:
         cls,
         file: WindowFile,
         ordinal: int,
-        plain_bytes: int,
+        decoded_bytes: int,
         folders: Mapping[int, FolderValue],
         rows: int | None = None,
     ) -> FilePart:
         """The part for a listed file."""
-        return cls(file.path, ordinal, file.modified_ms, file.size_bytes, plain_bytes, folders, rows)
+        return cls(file.path, ordinal, file.modified_ms, file.size_bytes, decoded_bytes, folders, rows)
 
     @classmethod
     def with_fault(cls, file: WindowFile, ordinal: int, fault: FileReason) -> FilePart:

@@ -1,6 +1,6 @@
 """Files of events or of ranges as Arrow's batches, and their good rows with the words of their ids; without Spark.
 
-Only what Spark would read just so is plain; for everything else there is `OnlySpark`.
+They have what Spark would read; for everything else there is `OnlySpark`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ParquetSide:
         """Of all footers.
 
         Raises:
-            OnlySpark: a file is not plain.
+            OnlySpark: Spark has to read a file.
         """
         columns: tuple[DeclaredColumn, ...] | None = None
         groups: list[tuple[str, int, int]] = []
@@ -183,7 +183,7 @@ def side_of(files: InputFiles, cores: int) -> FileSide:
     if files.format != "parquet":
         return TextSide.of(files)
     if files.columns is not None:
-        raise OnlySpark(f"{files.path}: only Parquet files with types of their own are plain")
+        raise OnlySpark(f"{files.path}: only Parquet files with types of their own are read without Spark")
     return ParquetSide.of(listed(files.path), cores)
 
 
