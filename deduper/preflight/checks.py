@@ -14,7 +14,7 @@ from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
 from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
-from deduper.preflight.found import Failure, PreflightCheck, Start
+from deduper.preflight.results import Failure, PreflightCheck, Start
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
 from deduper.preflight.checks import require
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.stop import Stop, restoring_handlers

@@ -191,7 +191,7 @@ class FrameBatch:
     def as_read(self, found: Sequence[PartRead]) -> FrameBatch:
         """The batch with the partitions that its rows were found in."""
         receipts = [one.receipt for one in found if one.receipt is not None]
-        partitions = self._found_partitions(receipts) if self.has_places else self._read_partitions(receipts)
+        partitions = self._named_partitions(receipts) if self.has_places else self._read_partitions(receipts)
         return replace(self, partitions=partitions)
 
     def after_failure(self, error: Exception) -> FrameBatch:
@@ -222,9 +222,9 @@ class FrameBatch:
             for ordinal in range(max(rows, default=0) + 1)
         )
 
-    def _found_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
+    def _named_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
         """The partitions that the rows name, by ordinal. Names are unique; ordinals between them have no rows."""
-        found = {one.ordinal: one for receipt in receipts for one in receipt.found}
+        found = {one.ordinal: one for receipt in receipts for one in receipt.partitions}
         made, taken = [], set[str]()
         for ordinal in range(max(found, default=0) + 1):
             partition = _partition(self.query_id, self.batch_id, ordinal, rows=0)

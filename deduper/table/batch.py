@@ -268,7 +268,7 @@ class TextBatch:
     def _records(self, some: SomeLines, wanted: pa.Schema) -> pa.RecordBatch:
         numbers = {self.schema.names.index(name): name for name in wanted.names if name != BAD_LINE}
         parsed = parse(some.data, some.starts, some.ends, self._text, list(numbers))
-        self._rounded.found(self._text.columns[number] for number in parsed.rounded & self._keys)
+        self._rounded.warn(self._text.columns[number] for number in parsed.rounded & self._keys)
         arrays = {name: parsed.columns[number] for number, name in numbers.items()}
         if BAD_LINE in wanted.names:
             bad: list[bytes | None] = [None] * some.count

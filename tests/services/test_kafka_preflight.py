@@ -20,7 +20,7 @@ from deduper.errors import CheckFailedError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.preflight.examine import examine, require
 from deduper.preflight import topic_end
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 from deduper.service.job import run
 from deduper.window.policy import fixed_settings
 from tests.services.kafka_broker import Broker

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deduper.ranges.aggregate.aggregates import OF_ONE, Aggregate, AnyAggregate, Kind, Own
 from deduper.ranges.aggregate.best import Best
 from deduper.ranges.aggregate.cells import Cells, Ids, IdTable, Places, cell_of
-from deduper.ranges.aggregate.found import Found
+from deduper.ranges.aggregate.event_values import EventValues
 from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.own import run_cells
 from deduper.ranges.aggregate.points import Ints, as_points, closed_ranges
@@ -43,11 +43,11 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class PartialAnswer:
-    """Answers from some of the ranges: sums, for the variance those of squares too, or else the values found."""
+    """Answers from some of the ranges: sums, for the variance those of squares too, or else each event's values."""
 
     sums: Numbers | None = None
     squares: Numbers | None = None
-    found: Found | None = None
+    values: EventValues | None = None
 
 
 class Answers(Protocol):
@@ -166,7 +166,7 @@ class RangeIndex:
         if isinstance(ready, _Summed):
             return ready.part(places)
         assert isinstance(ready, Best | Coverings), "a state of one's own has no parts"
-        return PartialAnswer(found=ready.found(places))
+        return PartialAnswer(values=ready.event_values(places))
 
 
 def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:

@@ -35,7 +35,7 @@ from deduper.config.kafka.sections import KafkaSink
 from deduper.diagnostics import Severity
 from deduper.preflight import hadoop
 from deduper.preflight.elsewhere import reachable
-from deduper.preflight.found import Failure
+from deduper.preflight.results import Failure
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.inputs.folders import Input
 from deduper.ranges.stream.inputs.open import open_inputs

@@ -73,7 +73,7 @@ class SourceFileBatch:
             SourceAwayError: the fault may be that of a file's folder.
         """
         columns = self.reading.declared.columns
-        self.rounded.found(columns[number] for part in found for number in part.noted.rounded)
+        self.rounded.warn(columns[number] for part in found for number in part.noted.rounded)
         files = list(self.files)
         for part, read in zip(self._parts, found, strict=True):
             file = files[part.ordinal]

@@ -205,7 +205,7 @@ def _encodings(details: ErrorDetails, rows: Sequence[ErrorRow]) -> list[str | No
     for row, kind in zip(rows, kinds, strict=True):
         if row.code == Admission.INVALID_UTF8:
             kind = kind or files.get(row.source) or _latin(row)
-        of_rows.append(kind and _told(details, kind))
+        of_rows.append(kind and _text_of(details, kind))
     return of_rows
 
 
@@ -223,7 +223,7 @@ def _latin(row: ErrorRow) -> str | None:
     return _LATIN if value is not None and _is_latin(value) else None
 
 
-def _told(details: ErrorDetails, kind: str) -> str:
+def _text_of(details: ErrorDetails, kind: str) -> str:
     if kind in _ENDINGS:
         ending = "" if details.folder is None else f": end the names of such files in `{_ENDINGS[kind]}`"
         return f"the data is compressed by {kind}{ending}"

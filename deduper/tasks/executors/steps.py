@@ -159,9 +159,9 @@ def deal_admitted(
             yield reader, admitted_rows(replace(task, directory=left.directory), receipt.name)
 
 
-def gathered(dealt: Iterable[tuple[int, _T]]) -> Iterator[list[_T]]:
+def as_list(numbered: Iterable[tuple[int, _T]]) -> Iterator[list[_T]]:
     """The elements of a partition as one list."""
-    yield [each for _, each in dealt]
+    yield [each for _, each in numbered]
 
 
 def judge_arrived(

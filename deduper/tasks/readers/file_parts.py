@@ -114,7 +114,7 @@ class FilePart:
         """The file, for messages."""
         return self.path
 
-    def as_found(self) -> FilePart:
+    def as_now(self) -> FilePart:
         """The part with the time and the size that the file has now.
 
         Raises:
@@ -128,7 +128,7 @@ class FilePart:
         """Raises FileChanged or FileGone when it is not the file any more that was listed."""
         if self.has_changed:
             return
-        if self.as_found() != self:
+        if self.as_now() != self:
             raise FileChanged("changed since it was listed")
 
 

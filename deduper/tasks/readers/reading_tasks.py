@@ -137,7 +137,7 @@ def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> P
         try:
             return read_part(reading, task, part)
         except FileChanged:
-            now = reading.part(part.ordinal, part.as_found())
+            now = reading.part(part.ordinal, part.as_now())
             if now is None:
                 raise  # without rows
             return read_part(reading, task, replace(now, has_changed=True))
@@ -165,7 +165,7 @@ def _require_sound(reading: FileReading, error: Exception) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "sound")
             path.write_bytes(reading.sound_file())
-            part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_found())
+            part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_now())
             if part is not None:
                 deque(reading.records(part), 0)
     except Exception as exc:

@@ -226,7 +226,7 @@ class ClusterRun:
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """Judge the shards of these views, each where it was judged before; without keys if nothing was read."""
         reads = self._reads
-        results = self._judge_given(task, views) if reads is None else self._judge_dealt(task, views, reads)
+        results = self._judge_given(task, views) if reads is None else self._judge_shuffled(task, views, reads)
         self._tasks.judged_on({receipt.shard: ran_on for receipt, ran_on in results})
         return [receipt for receipt, _ in results]
 
@@ -244,15 +244,15 @@ class ClusterRun:
         self._verdicts = [blob for one in judged for blob in one.verdicts]
         return [steps.receipt_of(one) for one in judged]
 
-    def _judge_dealt(
+    def _judge_shuffled(
         self, task: JudgeTask, views: Sequence[ShardView], reads: RDD[ReadPartition]
     ) -> list[tuple[Receipt, str]]:
         """Judge by a job whose keys Spark's shuffle deals to the shards."""
         shards = len(views)
         deal = partial(steps.deal_keys, self._expected, shards)
         placed = located(self._context, views, self._tasks.places())
-        dealt = reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
-        keys = dealt.mapPartitions(steps.gathered)
+        by_shard = reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
+        keys = by_shard.mapPartitions(steps.as_list)
         judging = partial(steps.judge_arrived, task, self._folder.tables)
         judged = unbatched(zipped(unbatched(keys), placed).map(self._logged_in(judging))).persist(
             StorageLevel.MEMORY_AND_DISK
@@ -270,7 +270,7 @@ class ClusterRun:
         if self._judged is None or self._reads is None:
             return list(steps.write_arrived(task, self._expected, 0, iter([(self._verdicts, self._left[0])])))
         deal = partial(steps.deal_verdicts, self._partition_of)
-        back = self._judged.flatMap(deal).partitionBy(len(groups), _itself).mapPartitions(steps.gathered)
+        back = self._judged.flatMap(deal).partitionBy(len(groups), _itself).mapPartitions(steps.as_list)
         writing = self._logged_in(partial(steps.write_arrived, task, self._expected))
         return zipped(unbatched(back), self._reads).mapPartitionsWithIndex(writing).collect()
 

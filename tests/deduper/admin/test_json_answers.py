@@ -141,7 +141,7 @@ REPORTS = {
     "verify": Verification(
         "file:/store",
         (Finding.of(Check.LOG_COUNTS, "rows", file=Path("/store/log/1"), offset=3, expected=4, found=b"5"),),
-        untold={Check.LOG_COUNTS: 3},
+        unlisted={Check.LOG_COUNTS: 3},
         notes=(Note("a note", True), Note("another")),
         ran=frozenset({Check.LOG_COUNTS, Check.MANIFEST}),
         skipped={Check.ROWS_PORT: "not asked for"},

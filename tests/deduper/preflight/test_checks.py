@@ -22,7 +22,7 @@ from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.errors import CannotWriteError, DeduperError, ExitCode, exit_code_of
 from deduper.preflight import checks, connections, folders, machine
-from deduper.preflight.found import Failure, PreflightCheck, Start
+from deduper.preflight.results import Failure, PreflightCheck, Start
 from deduper.service import job as service
 from deduper.service import metrics_server
 from deduper.spark import java as spark_java

@@ -277,7 +277,7 @@ def test_nothing_is_wrong_with_a_sound_file(tmp_path: Path, source: dict[str, An
     reading = reading_of(job)
     path = tmp_path / "sound"
     path.write_bytes(reading.sound_file())
-    part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_found())
+    part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_now())
     assert part is not None
     assert [batch.num_rows for batch in reading.records(part)] == [1]
 

@@ -202,14 +202,14 @@ def by_files(service: Service, window: Window) -> tuple[Any, Any]:
     return service.took(judged), written
 
 
-def dealt(pairs: Iterable[tuple[int, _V]], count: int, draw: random.Random) -> list[Any]:
+def by_number(pairs: Iterable[tuple[int, _V]], count: int, draw: random.Random) -> list[Any]:
     """What a shuffle brings to each of its partitions, in any order, pickled on the way."""
     arrived: list[list[tuple[int, _V]]] = [[] for _ in range(count)]
     for pair in pairs:
         arrived[pair[0]].append(pickle.loads(pickle.dumps(pair)))
     for of_partition in arrived:
         draw.shuffle(of_partition)
-    return [next(steps.gathered(of_partition)) for of_partition in arrived]
+    return [next(steps.as_list(of_partition)) for of_partition in arrived]
 
 
 def by_blobs(
@@ -234,7 +234,7 @@ def by_blobs(
     room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
     judged = [
         steps.judge_arrived(judging, room, (arrived, view))
-        for view, arrived in zip(service.views(window), dealt(keys, window.shards, draw), strict=True)
+        for view, arrived in zip(service.views(window), by_number(keys, window.shards, draw), strict=True)
     ]
     partitions = [partition for partition, of in enumerate(expected) for _ in of]
     back = [pair for one in judged for pair in steps.deal_verdicts(partitions, one)]
@@ -243,7 +243,7 @@ def by_blobs(
     writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
     lose(lefts)
     written: list[WriterReceipt] = []
-    for partition, arrived in enumerate(dealt(back, len(lefts), draw)):
+    for partition, arrived in enumerate(by_number(back, len(lefts), draw)):
         pair = iter([(arrived, lefts[partition])])
         written += steps.write_arrived(writing, expected, partition, pair)
     return service.took([one.receipt for one in judged]), service.rows(written)

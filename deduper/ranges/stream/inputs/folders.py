@@ -97,10 +97,10 @@ class FolderInput:
             UsageError: the folder is another job's, or its files are of another format.
             IntegrityError: the job was restored to before a window that was taken.
         """
-        self._next = self._found()
+        self._next = self._next_files()
         return self._next is not None
 
-    def _found(self) -> tuple[list[Any], list[Place]] | None:
+    def _next_files(self) -> tuple[list[Any], list[Place]] | None:
         mark = read_published(self._folder / PUBLISHED)
         if mark is None:
             if not self._warned:  # a wrong path looks like a job that has not begun

@@ -763,7 +763,7 @@ def test_damage_in_thousands_is_counted_not_told(sound_jobs: Callable[..., Whole
     report = _verified(job)
     assert len(report.findings) == MOST_LISTED
     wrong = sum(port in ("unique", "expired") for port in job.answers.values())
-    assert report.untold == {Check.ROWS_PORT: wrong - MOST_LISTED}
+    assert report.unlisted == {Check.ROWS_PORT: wrong - MOST_LISTED}
     reported = next(check for check in report.to_json()["checks"] if check["check"] == "rows.port")
     assert reported["findings"] == wrong
 

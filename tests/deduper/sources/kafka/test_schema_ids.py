@@ -48,7 +48,7 @@ def parsed(config: Config) -> Any:
     ends = np.cumsum([len(value) for value in _VALUES]).astype(np.int64)
     starts = ends - np.array([len(value) for value in _VALUES])
     data = np.frombuffer(b"".join(_VALUES), np.uint8)
-    return avro.parse(data, starts, ends, [0]), avro.found_ids(data, starts, ends)
+    return avro.parse(data, starts, ends, [0]), avro.ids_in(data, starts, ends)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Failure:
         return error(check, self.place, what, remedy)
 
 
-Found = Iterator[Diagnostic | Failure]
+Results = Iterator[Diagnostic | Failure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +56,5 @@ class PreflightCheck:
 
     name: str
     place: str
-    find: Callable[[Start], Found]
+    find: Callable[[Start], Results]
     is_logged: bool = False
