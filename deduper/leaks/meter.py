@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from deduper.core import kernels
 from deduper.core.clock import POSITION_BITS, domain_ends
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt64s
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.leaks.sample import SampledRecords, in_sample
 
 KINDS = ("lookup", "period", "expired")
@@ -251,4 +251,4 @@ def warm() -> None:
         meter = LeakMeter.new(LeakSettings(0, 2, float_domain, 1, 1, True, (1,), (1.0,)))
         one = np.zeros(1, np.int64)
         expiry = one.astype(meter.settings.dtype)
-        meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, Verdict.UNIQUE, np.uint8)), None, 1)
+        meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, TupleVerdict.UNIQUE, np.uint8)), None, 1)

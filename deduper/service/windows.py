@@ -14,7 +14,7 @@ from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.sections import ErrorsConfig
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.errors import StopRequested
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.stop import Stop
@@ -46,7 +46,7 @@ class Reports:
     watch: SourceWatch | None = None
     errors: ErrorWatch = field(default_factory=lambda: ErrorWatch(ErrorsConfig()))
     windows: int = 0
-    totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in Verdict})
+    totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in TupleVerdict})
     begun: float = math.inf
     files: FileBatches | None = None
     files_listed: int = 0

@@ -26,7 +26,7 @@ from bucket_store.tables.manager import ShardTables, TableSettings
 from bucket_store.tables.view import ShardView
 from deduper.core.categories import PlaceIntervals
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.core.verdict import FIRST_DUPLICATE_CODE, Verdict
+from deduper.core.verdict import FIRST_DUPLICATE_CODE, TupleVerdict
 from deduper.leaks.sample import SampledRecords, sampled_records
 from deduper.tasks import exchange
 from deduper.tasks.exchange import FileExchange, JudgeExchange, OfReaders
@@ -195,9 +195,9 @@ def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa
 def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
     """The reason of every row as an index into REASONS, -1 for unique ones."""
     codes = outcome.admission.astype(np.int8)
-    duplicate = outcome.verdict == Verdict.DUPLICATE
+    duplicate = outcome.verdict == TupleVerdict.DUPLICATE
     np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.same_window.view(np.int8), where=duplicate)
-    np.copyto(codes, -1, where=outcome.verdict == Verdict.UNIQUE)
+    np.copyto(codes, -1, where=outcome.verdict == TupleVerdict.UNIQUE)
     return codes
 
 

@@ -25,7 +25,7 @@ from bucket_store import failpoints
 from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import REASONS, Verdict
+from deduper.core.verdict import REASONS, TupleVerdict
 from deduper.errors import telling_where
 from deduper.tasks import layout
 from deduper.tasks.dedup_column import DEDUP
@@ -43,7 +43,7 @@ _WRITER_BYTES = 4 << 20
 _ROW_GROUP_BYTES = 64 << 20
 _HELD_BYTES = 64 << 20
 """A file that is kept in memory ends at this size; its port gets another one."""
-_PORTS = tuple(verdict.port for verdict in Verdict)
+_PORTS = tuple(verdict.port for verdict in TupleVerdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +238,12 @@ class _PortFiles:
         self._task = task
         self._number = writer
         self._port = port
-        self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
+        self._verdict = next(verdict for verdict in TupleVerdict if verdict.port == port)
         self._file: FileWriter | None = None
         self._rows: RowsFile | None = None
         self._slots_met: set[int] = set()
         self.staged: list[StagedFile] = []
-        details = task.details if self._verdict == Verdict.ERROR else None
+        details = task.details if self._verdict == TupleVerdict.ERROR else None
         self._examination = Examination(details) if details is not None else None
         self.errors = ErrorCounts(details) if details is not None else None
         self._waiting: list[pa.RecordBatch] = []
@@ -284,7 +284,7 @@ class _PortFiles:
 
     def _first_copies(self, first_seen: _FirstSeen, rows: np.ndarray[Any, Any]) -> pa.StructArray:
         """Only duplicates have a first copy."""
-        return first_seen.of(rows) if self._verdict == Verdict.DUPLICATE else first_seen.none(rows.size)
+        return first_seen.of(rows) if self._verdict == TupleVerdict.DUPLICATE else first_seen.none(rows.size)
 
     def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The sender of each row."""
@@ -304,7 +304,7 @@ class _PortFiles:
         if any(sources.starts):
             position = position + np.array(sources.starts, np.int64)[ordinal]
         # It was kept in case a guard refused the tuple.
-        raw = taken.column(layout.RAW) if self._verdict == Verdict.ERROR else pa.nulls(count, pa.string())
+        raw = taken.column(layout.RAW) if self._verdict == TupleVerdict.ERROR else pa.nulls(count, pa.string())
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),

@@ -39,7 +39,7 @@ from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
-from deduper.core.verdict import PORT_OF_REASON, Verdict
+from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.leaks.figures import LeakFigures
 from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
@@ -520,7 +520,9 @@ def _statistics(judgement: Judgement, state: LogState, wall_us: int) -> dict[str
 
 def _error_groups(judgement: Judgement, record: CommitRecord) -> tuple[ErrorGroup, ...]:
     """The largest groups of error rows of a window, by reason and detail, or by reason where no detail was made."""
-    reasons = {name: rows for name, rows in record.reasons.items() if PORT_OF_REASON.get(name) == Verdict.ERROR.port}
+    reasons = {
+        name: rows for name, rows in record.reasons.items() if PORT_OF_REASON.get(name) == TupleVerdict.ERROR.port
+    }
     counts = judgement.errors.counts or {(reason, None): rows for reason, rows in reasons.items()}
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
     return tuple(ErrorGroup(reason, detail, rows) for (reason, detail), rows in ordered[:_ERROR_GROUPS])

@@ -50,7 +50,7 @@ from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.clock import POSITION_BITS
 from deduper.core.digests import key_digest
-from deduper.core.verdict import REASONS, Admission, Verdict
+from deduper.core.verdict import REASONS, Admission, TupleVerdict
 from deduper.sinks import staging
 from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.folding import FilesToFold
@@ -360,7 +360,7 @@ def said(task: JudgeTask, shard: int) -> list[Said]:
         for at, row, verdict, reason in zip(order, *judged, strict=True):
             first = tuple(first_copies[row]) if row in first_copies else None
             text = "" if reason < 0 else REASONS[reason]
-            found.append((at, Verdict(verdict).port, text, cast(Any, first)))
+            found.append((at, TupleVerdict(verdict).port, text, cast(Any, first)))
     return found
 
 

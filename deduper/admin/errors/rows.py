@@ -16,12 +16,12 @@ from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import inside
 from deduper.config.files import FileSink
-from deduper.core.verdict import Admission, Verdict
+from deduper.core.verdict import Admission, TupleVerdict
 from deduper.sinks.names import FinalName, Format
 from deduper.sinks.published import dedup_of_rows, errors_of, format_of, parquet_file
 from deduper.tasks.dedup_column import DEDUP
 
-ERROR = Verdict.ERROR.port
+ERROR = TupleVerdict.ERROR.port
 """The name of the error port."""
 
 SCHEMA = pa.schema(
@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
         ("raw", pa.string()),
     ]
 )
-REASONS: Final = tuple(one.reason for one in Admission if one.verdict is Verdict.ERROR)
+REASONS: Final = tuple(one.reason for one in Admission if one.verdict is TupleVerdict.ERROR)
 """All reasons of an error."""
 _BATCH_ROWS = 16_384
 

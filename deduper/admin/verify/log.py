@@ -37,7 +37,7 @@ from bucket_store.log.state import fold_all
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.places.place import Place
 from deduper.admin.verify.findings import Check, Findings
-from deduper.core.verdict import PORT_OF_REASON, Verdict
+from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 
 LOG_CHECKS = (
     Check.LOG_RECORDS,
@@ -334,7 +334,7 @@ def _check_reasons(
     by_port: Counter[str] = Counter()
     for reason, count in reasons.items():
         by_port[PORT_OF_REASON.get(reason, f"of the reason {reason}")] += count
-    for port in (by_port.keys() | counts.keys()) - {Verdict.UNIQUE.port}:
+    for port in (by_port.keys() | counts.keys()) - {TupleVerdict.UNIQUE.port}:
         if by_port[port] != counts.get(port, 0):
             findings.wrong(
                 check,
@@ -347,7 +347,7 @@ def _check_reasons(
 
 def _check_entries(commit: CommitRecord, file: str, is_all_live: bool, findings: Findings) -> None:
     entries = sum(piece.entries for piece in commit.pieces)
-    unique = commit.counts.get(Verdict.UNIQUE.port, 0)
+    unique = commit.counts.get(TupleVerdict.UNIQUE.port, 0)
     # With all_live a key can become unique again within one window, and only its last copy is kept.
     if entries > unique or (entries < unique and not is_all_live):
         findings.wrong(
