@@ -72,8 +72,7 @@ class SourceFileBatch:
         Raises:
             SourceAwayError: the fault may be that of a file's folder.
         """
-        columns = self.reading.declared.columns
-        self.rounded.warn(columns[number] for part in found for number in part.noted.rounded)
+        self.rounded.warn(self.reading.declared.columns[number] for part in found for number in part.noted.rounded)
         files = list(self.files)
         for part, read in zip(self._parts, found, strict=True):
             file = files[part.ordinal]
