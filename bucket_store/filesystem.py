@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Protocol
 
 
-class OpenFile(Protocol):
+class FileHandle(Protocol):
     """An open file; each method is one system call, and raises OSError. A context manager that closes.
 
     Reads and writes may be short, as the system's are: `read_at` and `write_at` continue to the end.
@@ -52,7 +52,7 @@ class OpenFile(Protocol):
     def close(self) -> None:
         """Close the file and release its lock."""
 
-    def __enter__(self) -> OpenFile: ...
+    def __enter__(self) -> FileHandle: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
@@ -65,7 +65,7 @@ class FileSystem(Protocol):
     directory. Implementations are safe to call from several threads and pickle.
     """
 
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> OpenFile:
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> FileHandle:
         """Open a file for reading, or for both; `create` makes an empty one when there is none."""
 
     def read(self, path: Path) -> bytes:
@@ -106,7 +106,7 @@ class FileSystem(Protocol):
 
 
 class LocalFile:
-    """An `OpenFile` of the machine."""
+    """An `FileHandle` of the machine."""
 
     __slots__ = ("_fd",)
 
@@ -224,7 +224,7 @@ _TEMPORARY_SUFFIX = ".tmp"
 _REMOVAL_TRIES = 10
 
 
-def read_at(file: OpenFile, length: int, at: int) -> bytes:
+def read_at(file: FileHandle, length: int, at: int) -> bytes:
     """`length` bytes from `at` on; fewer only where the file ends."""
     data = file.pread(length, at)
     if len(data) in (0, length):
@@ -237,7 +237,7 @@ def read_at(file: OpenFile, length: int, at: int) -> bytes:
     return b"".join(parts)
 
 
-def write_at(file: OpenFile, data: bytes | memoryview, at: int) -> None:
+def write_at(file: FileHandle, data: bytes | memoryview, at: int) -> None:
     """All of the bytes, at `at`. After an error any part of them may be there."""
     view, written = memoryview(data), 0
     while written < len(view):

@@ -24,14 +24,14 @@ class AsJson:
     def to_json(self) -> dict[str, Any]:
         """The report of values that `json.dumps` takes."""
         names = self.json_names or tuple(field.name for field in fields(self))
-        return {_key(name): _plain(getattr(self, name)) for name in names}
+        return {_key(name): _json_value(getattr(self, name)) for name in names}
 
 
 def _key(name: str) -> str:
     return "bytes" if name == "size_bytes" else name.removeprefix("is_")
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, AsJson):
         return value.to_json()
     if isinstance(value, Enum):
@@ -39,5 +39,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path | Place):
         return str(value)
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
+        return {_json_value(key): _json_value(inner) for key, inner in value.items()}
+    return [_json_value(inner) for inner in value] if isinstance(value, tuple | list) else value

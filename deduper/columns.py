@@ -107,7 +107,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
         DdlError: the first mistake, with its offset. Names that differ only in case count as one name twice,
             as in Spark.
     """
-    reader = _Reader(text)
+    reader = _DdlReader(text)
     columns: list[Column] = []
     seen: set[str] = set()
     while True:
@@ -147,7 +147,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         position = match.end()
 
 
-class _Reader:
+class _DdlReader:
     """The tokens of a DDL string, read from left to right."""
 
     def __init__(self, text: str) -> None:

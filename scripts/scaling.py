@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bucket_store.log.codec import encode_record
-from bucket_store.log.records import CommitRecord, LogRecord, LogState, OutputFile, Snapshot
+from bucket_store.log.records import CommitRecord, LogRecord, LogSnapshot, LogState, OutputFile
 from bucket_store.pieces.compaction import choose
 from bucket_store.pieces.piece import PieceRef
 
@@ -230,7 +230,7 @@ def snapshot_bytes(shards: int, live: int) -> int:
     counted = min(shards, 32)
     pieces = {shard: tuple(_piece(shard, at, 200_000, 500_000) for at in range(live)) for shard in range(counted)}
     state = LogState(next_number=1000, epoch=1, next_window=1000, pieces=pieces)
-    return len(encode_record(LogRecord(1000, 1, bytes(16), 999, -1, Snapshot(state)))) * shards // counted
+    return len(encode_record(LogRecord(1000, 1, bytes(16), 999, -1, LogSnapshot(state)))) * shards // counted
 
 
 def _size(number: float) -> str:

@@ -37,9 +37,9 @@ from bucket_store.log.records import (
     CompactionRecord,
     DeletionRecord,
     LogRecord,
+    LogSnapshot,
     LogState,
     RebaseRecord,
-    Snapshot,
     SourcesFoldRecord,
 )
 from bucket_store.wire import decode, encode, version_of
@@ -122,7 +122,9 @@ def decode_record(data: bytes, *, number: int, file: str) -> LogRecord:
             expected=f"the fields of kind {kind}",
             found=f"{type(exc).__name__}: {exc}",
         ) from exc
-    return LogRecord(number, epoch, nonce, published, purged, Snapshot(found) if isinstance(found, LogState) else found)
+    return LogRecord(
+        number, epoch, nonce, published, purged, LogSnapshot(found) if isinstance(found, LogState) else found
+    )
 
 
 def demand_kind(record: LogRecord, snapshot_every: int, file: str) -> None:
@@ -132,7 +134,7 @@ def demand_kind(record: LogRecord, snapshot_every: int, file: str) -> None:
         CorruptionError: it does not, or another kind of record does.
     """
     due = record.number % snapshot_every == 0
-    if isinstance(record.body, Snapshot) != due:
+    if isinstance(record.body, LogSnapshot) != due:
         expected = "a snapshot" if due else "no snapshot"
         raise CorruptionError("kind", file=file, offset=0, expected=expected, found=type(record.body).__name__)
 
@@ -149,4 +151,4 @@ def _version(body: Body) -> int:
 
 
 def _payload(body: Body) -> Any:
-    return body.state if isinstance(body, Snapshot) else body
+    return body.state if isinstance(body, LogSnapshot) else body

@@ -34,10 +34,10 @@ from bucket_store.log.records import (
     ClaimRecord,
     CommitRecord,
     LogRecord,
+    LogSnapshot,
     LogState,
     OwnersBody,
     RebaseRecord,
-    Snapshot,
 )
 from bucket_store.log.state import fold, fold_all
 from bucket_store.places import steps
@@ -92,7 +92,7 @@ class CommitLog:
         log._directory.make_directories()
         if log._numbers() not in ([], [0]):
             raise StoreError(f"{root}: a log exists without a manifest; restore the manifest")
-        birth = LogRecord(0, 0, secrets.token_bytes(16), -1, -1, Snapshot(LogState(last_wall_us=wall_us)))
+        birth = LogRecord(0, 0, secrets.token_bytes(16), -1, -1, LogSnapshot(LogState(last_wall_us=wall_us)))
         try:
             log._path(0).create(encode_record(birth))
         except FileExistsError:
@@ -405,7 +405,7 @@ class CommitLog:
     def _place_due_snapshot(self) -> None:
         # In a loop, since others may have reached the next such number meanwhile.
         while self._state.next_number % self._every == 0:
-            record = self._envelope(self._state.epoch, Snapshot(self._state))
+            record = self._envelope(self._state.epoch, LogSnapshot(self._state))
             # Another writer's snapshot is as good: it folds the same records. The next record shows the owner.
             self._settle(record.number, fold(self._state, self._write(record)))
             failpoints.hit("log.snapshot")

@@ -37,14 +37,14 @@ Number = int | float
 log = logging.getLogger(__name__)
 
 
-class Level(NamedTuple):
+class SampleLevel(NamedTuple):
     """The last sample of each `every_us` is kept, and of these the newest `most`."""
 
     every_us: int
     most: int
 
 
-LEVELS = (Level(1, 512), Level(60_000_000, 1500), Level(3_600_000_000, 8800))
+LEVELS = (SampleLevel(1, 512), SampleLevel(60_000_000, 1500), SampleLevel(3_600_000_000, 8800))
 """Every window, minutes of a day, hours of a year."""
 _BODY = msgspec.msgpack.Decoder(tuple[str, list[str], list[list[tuple[int, int, dict[int, int | float]]]]])
 

@@ -216,7 +216,7 @@ class LogState:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LogSnapshot:
     """The state that all records below this one's number fold to."""
 
     state: LogState
@@ -236,7 +236,7 @@ class RebaseRecord:
 
 OwnersBody = CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord | RebaseRecord
 """What an owner places after its claim."""
-Body = ClaimRecord | CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord | RebaseRecord | Snapshot
+Body = ClaimRecord | CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord | RebaseRecord | LogSnapshot
 
 
 @dataclass(frozen=True, slots=True)

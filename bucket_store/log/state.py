@@ -27,11 +27,11 @@ from bucket_store.log.records import (
     CompactionRecord,
     DeletionRecord,
     LogRecord,
+    LogSnapshot,
     LogState,
     OutputFile,
     RebaseRecord,
     RetiredPiece,
-    Snapshot,
     SourcesFoldRecord,
     SourcesRef,
     WindowInfo,
@@ -128,7 +128,7 @@ class _Folding:
 
     def add(self, record: LogRecord) -> None:
         body = record.body
-        if isinstance(body, Snapshot):
+        if isinstance(body, LogSnapshot):
             _demand(record, "number of the snapshot's state", record.number, body.state.next_number)
             if record.number < self._plain.next_number:
                 raise _out_of_turn(record, "number", f"{self._plain.next_number} or above", record.number)

@@ -65,7 +65,7 @@ class Compactions:
     def __init__(self, merges: Merges, in_background: InBackground = on_a_thread) -> None:
         self._merges = merges
         self._in_background = in_background
-        self._under_way: _Request | None = None
+        self._under_way: _CompactionRequest | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -75,7 +75,7 @@ class Compactions:
     def begin(self, tasks: Sequence[CompactionTask]) -> None:
         """Compact the pieces of these shards in the background."""
         assert self._under_way is None, "a compaction is under way"
-        self._under_way = _Request(self._merges, tasks)
+        self._under_way = _CompactionRequest(self._merges, tasks)
         self._in_background(self._under_way.run)
 
     def result(self) -> list[Merged]:
@@ -110,7 +110,7 @@ class Compactions:
         return added
 
 
-class _Request(BackgroundTask):
+class _CompactionRequest(BackgroundTask):
     """The compaction of some shards, and what it has `merged` once it is over."""
 
     def __init__(self, merges: Merges, tasks: Sequence[CompactionTask]) -> None:

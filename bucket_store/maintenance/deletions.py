@@ -53,7 +53,7 @@ class Deletions:
         self._pieces = pieces
         self._in_background = in_background
         self._requested: tuple[RetiredPiece, ...] = ()
-        self._under_way: _Request | None = None
+        self._under_way: _DeletionRequest | None = None
         # Of the requested pieces: one stays here until the log no longer has it.
         self._gone: set[RetiredPiece] = set()
         self.seconds = 0.0
@@ -74,7 +74,7 @@ class Deletions:
         self._gone &= set(self._requested)
         left = [piece for piece in self._requested if piece not in self._gone]
         if left:
-            request = _Request(self._pieces, left, keep, epoch)
+            request = _DeletionRequest(self._pieces, left, keep, epoch)
             self._in_background(request.run)
             self._under_way = request
 
@@ -118,7 +118,7 @@ class Deletions:
             logger.warning("retired pieces could not be deleted, the next start tries again: %s", request.failure)
 
 
-class _Request(BackgroundTask):
+class _DeletionRequest(BackgroundTask):
     """One deletion, and its pieces that are `gone`, also when it has failed or was stopped."""
 
     def __init__(self, pieces: Deletes, dying: Sequence[RetiredPiece], keep: Collection[str], epoch: int) -> None:

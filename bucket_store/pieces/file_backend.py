@@ -33,7 +33,7 @@ from pathlib import Path
 import xxhash
 
 from bucket_store import failpoints
-from bucket_store.filesystem import LOCAL, FileSystem, OpenFile, listed, make_directories, read_at, write_at
+from bucket_store.filesystem import LOCAL, FileHandle, FileSystem, listed, make_directories, read_at, write_at
 from bucket_store.pieces.store import (
     Located,
     PieceLocation,
@@ -182,7 +182,7 @@ class FilePieces:
         except NotADirectoryError:
             return []
 
-    def _open_segment(self, shard: int, epoch: int) -> tuple[Path, OpenFile]:
+    def _open_segment(self, shard: int, epoch: int) -> tuple[Path, FileHandle]:
         """A segment open for writing, locked, certainly in the directory, which is synced."""
         directory = self._root / "pieces" / f"{shard:04d}"
         if not self._fs.is_dir(directory):
@@ -273,7 +273,7 @@ def _frame_checksum(frame: bytes) -> int:
     return xxhash.xxh3_64_intdigest(frame[: len(_MAGIC)] + frame[len(_MAGIC) + len(_LIVE) :])
 
 
-def _frame_at(file: OpenFile, at: int) -> _Frame | None:
+def _frame_at(file: FileHandle, at: int) -> _Frame | None:
     head = read_at(file, _FRAME.size, at)
     if len(head) < _FRAME.size or not head.startswith(_MAGIC):
         return None
@@ -290,7 +290,7 @@ def _frame_at(file: OpenFile, at: int) -> _Frame | None:
     return _Frame(at, state != _DEAD, shard, epoch, text, at + len(head) + len(rest), length)
 
 
-def _frames(file: OpenFile) -> Iterator[_Frame]:
+def _frames(file: FileHandle) -> Iterator[_Frame]:
     """Every frame of a segment; after a torn piece it continues at the next valid frame."""
     size = file.size()
     at = 0
@@ -308,7 +308,7 @@ def _frames(file: OpenFile) -> Iterator[_Frame]:
         at = frame.end if whole else frame.piece_at
 
 
-def _search(file: OpenFile, start: int, size: int) -> int | None:
+def _search(file: FileHandle, start: int, size: int) -> int | None:
     """Offset of the next frame after a torn piece, None when there is none."""
     at = start
     while at < size:

@@ -55,7 +55,7 @@ def forget_headers(shard: int, live: Sequence[PieceRef]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PieceBucket:
     """One bucket of one piece: directory row `index`."""
 
     ref: PieceRef
@@ -111,21 +111,21 @@ class PieceReader:
                 _headers.popitem(last=False)
         return header
 
-    def parts(self, refs: Iterable[PieceRef], bucket: int) -> list[Part]:
+    def parts(self, refs: Iterable[PieceRef], bucket: int) -> list[PieceBucket]:
         """The parts with a bucket's entries, in the order of the pieces."""
         parts = []
         for ref, header in self._headers([ref for ref in refs if ref.min_bucket <= bucket <= ref.max_bucket]):
             index = header.index_of(bucket)
             if index is not None:
-                parts.append(Part(ref, header, index))
+                parts.append(PieceBucket(ref, header, index))
         return parts
 
-    def all_parts(self, refs: Iterable[PieceRef]) -> list[Part]:
+    def all_parts(self, refs: Iterable[PieceRef]) -> list[PieceBucket]:
         """Every bucket of every piece, in the order of the pieces."""
         headers = self._headers(list(refs))
-        return [Part(ref, header, index) for ref, header in headers for index in range(len(header.buckets))]
+        return [PieceBucket(ref, header, index) for ref, header in headers for index in range(len(header.buckets))]
 
-    def read(self, part: Part) -> BucketEntries:
+    def read(self, part: PieceBucket) -> BucketEntries:
         """A part's entries, checked. Raises CorruptionError."""
         start, length = part.header.block_range(part.index)
         header, index, ref = part.header, part.index, part.ref
@@ -133,14 +133,14 @@ class PieceReader:
             ref, lambda read: decode_bucket(header, index, read(start, length), file=ref.file, offset=ref.offset)
         )
 
-    def read_all(self, parts: Sequence[Part]) -> Iterator[tuple[Part, BucketEntries]]:
+    def read_all(self, parts: Sequence[PieceBucket]) -> Iterator[tuple[PieceBucket, BucketEntries]]:
         """Every part with its entries, in order; threads read a few ahead while the caller works."""
         if len(parts) < 2:
             for part in parts:
                 yield part, self.read(part)
             return
         with ThreadPoolExecutor(self._ahead, thread_name_prefix="piece-reader") as pool:
-            ahead: deque[tuple[Part, Future[BucketEntries]]] = deque()
+            ahead: deque[tuple[PieceBucket, Future[BucketEntries]]] = deque()
             size = 0
             try:
                 for part in parts:

@@ -21,7 +21,7 @@ def create_own(place: Place, data: bytes, *, failpoint: str = "") -> None:
             raise
 
 
-class NewFile:
+class FileWriter:
     """A new file at a place whose name no other writer uses; for one thread.
 
     On this machine the bytes are written at once, and a file that was begun lies there even if nothing finishes it.

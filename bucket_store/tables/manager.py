@@ -25,7 +25,7 @@ from bucket_store import failpoints
 from bucket_store.errors import SpaceError
 from bucket_store.pieces.cache import PieceCache
 from bucket_store.pieces.piece import PieceRef
-from bucket_store.pieces.reader import Part, PieceReader, forget_headers
+from bucket_store.pieces.reader import PieceBucket, PieceReader, forget_headers
 from bucket_store.pieces.store import PieceStore
 from bucket_store.tables.eviction import Tier
 from bucket_store.tables.generation import Generation, ShardDirectories, open_generation
@@ -34,7 +34,7 @@ from bucket_store.tables.mapped import unmap_deleted
 from bucket_store.tables.matches import Matches, TableLayout, no_matches
 from bucket_store.tables.merge_lookup import find_in_parts
 from bucket_store.tables.resident import ResidentTables, is_no_room
-from bucket_store.tables.table_file import TableFile
+from bucket_store.tables.table_file import MappedTable
 from bucket_store.tables.view import ShardView
 
 __all__ = ["Matches", "ShardTables", "TableCounters", "TableLayout", "TableSettings"]
@@ -106,7 +106,7 @@ class ShardTables:
         self._reader = PieceReader(pieces, view.store_id, settings.piece_cache(pieces, view.folder))
         self._generation = generation
         self._point = _ordered_point(view, settings.layout)
-        self._pinned: TableFile | None = None
+        self._pinned: MappedTable | None = None
         self._loaded_ahead: set[int] = set()
         self._resident: ResidentTables | None = None
         if generation is not None:
@@ -237,7 +237,7 @@ class ShardTables:
         began = time.perf_counter()
         generation.mark_dirty()
         new = [ref for ref in self._view.pieces if ref.last_window >= position]
-        by_bucket: defaultdict[int, list[Part]] = defaultdict(list)
+        by_bucket: defaultdict[int, list[PieceBucket]] = defaultdict(list)
         for part in self._live(self._reader.all_parts(new)):
             by_bucket[0 if self._layout.one_table else int(part.header.buckets[part.index])].append(part)
         old = [ref for ref in self._view.pieces if ref.last_window < position]
@@ -253,7 +253,7 @@ class ShardTables:
         generation.mark_at(self._view)
         self._counters.apply_seconds += time.perf_counter() - began
 
-    def _apply(self, resident: ResidentTables, table: TableFile, parts: list[Part]) -> None:
+    def _apply(self, resident: ResidentTables, table: MappedTable, parts: list[PieceBucket]) -> None:
         try:
             for part, entries in self._reader.read_all(parts):
                 table = resident.enter(table, entries, part.ref.first_window)
@@ -261,7 +261,7 @@ class ShardTables:
             resident.drop(table.bucket)
             resident.evicted += 1
 
-    def _pin(self, bucket: int) -> TableFile | None:
+    def _pin(self, bucket: int) -> MappedTable | None:
         """The bucket's table, pinned until another one is."""
         if self._resident is None:
             return None
@@ -270,7 +270,7 @@ class ShardTables:
             self._pinned = self._resident.open(bucket)
         return self._pinned
 
-    def _build(self, wanted: list[tuple[int, list[Part]]]) -> set[int]:
+    def _build(self, wanted: list[tuple[int, list[PieceBucket]]]) -> set[int]:
         """Builds tables that are not resident; gives the buckets that found room."""
         if self._resident is None or not wanted:
             return set()
@@ -286,13 +286,13 @@ class ShardTables:
         self._counters.load_seconds += time.perf_counter() - began
         return built
 
-    def _parts(self, bucket: int) -> list[Part]:
+    def _parts(self, bucket: int) -> list[PieceBucket]:
         """The live parts of a bucket, in the order of their pieces."""
         if self._layout.one_table:
             return self._live(self._reader.all_parts(self._view.pieces))
         return self._reader.parts(self._view.pieces, bucket)
 
-    def _live(self, parts: list[Part]) -> list[Part]:
+    def _live(self, parts: list[PieceBucket]) -> list[PieceBucket]:
         point = self._view.expiry_point
         if self._layout.one_table:
             return [

@@ -17,19 +17,19 @@ from functools import partial
 from pathlib import Path
 
 from bucket_store.tables.matches import TableLayout
-from bucket_store.tables.table_file import TableFile, open_table
+from bucket_store.tables.table_file import MappedTable, open_table
 from bucket_store.threads import on_a_thread
 
 _KEPT = 64
 
 # Least recently used first. Mappings are shared memory, so a fork may keep them.
-_mapped: OrderedDict[Path, TableFile] = OrderedDict()
+_mapped: OrderedDict[Path, MappedTable] = OrderedDict()
 _emptying: set[tuple[int, int]] = set()
 """Identities of unlinked tables whose memory a thread is freeing: their mappings stay until then."""
 _lock = threading.Lock()
 
 
-def mapped_table(path: Path, layout: TableLayout, nonce: bytes, bucket: int) -> TableFile | None:
+def mapped_table(path: Path, layout: TableLayout, nonce: bytes, bucket: int) -> MappedTable | None:
     """The table in a file, mapped now or before; None when there is no such table (see `open_table`)."""
     with _lock:
         table = _mapped.get(path)
@@ -43,7 +43,7 @@ def mapped_table(path: Path, layout: TableLayout, nonce: bytes, bucket: int) -> 
     return table
 
 
-def keep_mapped(table: TableFile) -> None:
+def keep_mapped(table: MappedTable) -> None:
     """Keeps the mapping of a table that has just got its name."""
     with _lock:
         _mapped[table.path] = table
@@ -86,7 +86,7 @@ def _empty(fd: int, identity: tuple[int, int]) -> None:
             _emptying.discard(identity)
 
 
-def _is_at(table: TableFile, path: Path) -> bool:
+def _is_at(table: MappedTable, path: Path) -> bool:
     # The mapping holds the inode, so its number cannot have gone to another file.
     try:
         status = path.stat()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bucket_store.pieces.reader import Part, PieceReader
+from bucket_store.pieces.reader import PieceBucket, PieceReader
 from bucket_store.tables.kernels import float_expiry, ordered_expiry
 from bucket_store.tables.matches import Matches, TableLayout, no_matches
 from bucket_store.tables.matching import match_sorted
@@ -15,7 +15,7 @@ from bucket_store.tables.matching import match_sorted
 
 def find_in_parts(
     reader: PieceReader,
-    parts: Sequence[Part],
+    parts: Sequence[PieceBucket],
     digests: NDArray[np.uint64],
     layout: TableLayout,
     expiry_point: int | None,

@@ -18,7 +18,7 @@ from pathlib import Path
 from bucket_store import failpoints
 from bucket_store.errors import SpaceError
 from bucket_store.pieces.piece import BucketEntries
-from bucket_store.pieces.reader import Part, PieceReader
+from bucket_store.pieces.reader import PieceBucket, PieceReader
 from bucket_store.tables.eviction import Tier, taking_room
 from bucket_store.tables.generation import Generation
 from bucket_store.tables.kernels import ordered_expiry
@@ -26,7 +26,7 @@ from bucket_store.tables.mapped import empty_beside, keep_mapped, mapped_table
 from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.table_file import (
     LEAST_SLACK,
-    TableFile,
+    MappedTable,
     bucket_of,
     building_name,
     capacity_for,
@@ -95,7 +95,7 @@ class ResidentTables:
         """Whether the bucket's table is resident."""
         return any((directory / table_name(bucket)).exists() for directory in self._directories)
 
-    def open(self, bucket: int) -> TableFile | None:
+    def open(self, bucket: int) -> MappedTable | None:
         """The bucket's table, now the most recently used; None when it is not resident."""
         table = self._mapped(bucket)
         if table is not None:
@@ -103,7 +103,7 @@ class ResidentTables:
             os.utime(table.path, ns=(now, now))
         return table
 
-    def _mapped(self, bucket: int) -> TableFile | None:
+    def _mapped(self, bucket: int) -> MappedTable | None:
         for directory in self._directories:
             path = directory / table_name(bucket)
             table = mapped_table(path, self._layout, self._generation.header.nonce, bucket)
@@ -121,7 +121,7 @@ class ResidentTables:
         for directory in self._directories:
             empty_beside(directory / table_name(bucket))
 
-    def fitting(self, wanted: Sequence[tuple[int, list[Part]]]) -> list[tuple[int, list[Part]]]:
+    def fitting(self, wanted: Sequence[tuple[int, list[PieceBucket]]]) -> list[tuple[int, list[PieceBucket]]]:
         """The first of these tables to build, and as many more as fit into memory beside all that is there."""
         if len(wanted) < 2:
             return list(wanted)
@@ -132,13 +132,13 @@ class ResidentTables:
                 return list(wanted[:number])
         return list(wanted)
 
-    def build(self, bucket: int, parts: Sequence[Part]) -> bool:
+    def build(self, bucket: int, parts: Sequence[PieceBucket]) -> bool:
         """Makes the bucket's table from all its parts; False when there is no room.
 
         Raises:
             CorruptionError: a part is damaged.
         """
-        table: TableFile | None = None
+        table: MappedTable | None = None
         try:
             count = sum(part.count for part in parts)
             table = self._create(bucket, count, count, LEAST_SLACK)
@@ -156,7 +156,7 @@ class ResidentTables:
             raise
         return True
 
-    def enter(self, table: TableFile, entries: BucketEntries, only_window: int) -> TableFile:
+    def enter(self, table: MappedTable, entries: BucketEntries, only_window: int) -> MappedTable:
         """Enters a part's entries; gives the table that holds them now: another one if it was rebuilt.
 
         Raises:
@@ -171,7 +171,9 @@ class ResidentTables:
                 raise SpaceError(f"no tier has room for a larger slice of the table of bucket {table.bucket}")
         return table
 
-    def _enter(self, table: TableFile, entries: BucketEntries, only_window: int, entered: int) -> tuple[TableFile, int]:
+    def _enter(
+        self, table: MappedTable, entries: BucketEntries, only_window: int, entered: int
+    ) -> tuple[MappedTable, int]:
         """Enters rows from `entered` on; gives the table and the first row that it has not, if it was rebuilt."""
         for number, first, end in table.rows_of(entries.digests[entered:]):
             first, end = first + entered, end + entered
@@ -193,7 +195,7 @@ class ResidentTables:
             return entries
         return replace(entries.chosen(live), fingerprint=None)
 
-    def _grow_slice(self, table: TableFile, number: int, more: int, slack: int) -> bool:
+    def _grow_slice(self, table: MappedTable, number: int, more: int, slack: int) -> bool:
         """Whether a slice of several has room for so many new keys now, where its table is."""
         if table.slices == 1:
             return False
@@ -217,7 +219,7 @@ class ResidentTables:
                 return True
             slack *= 2
 
-    def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:
+    def _grow(self, table: MappedTable, more: int, slack: int) -> MappedTable:
         """A larger table with the live keys of `table`, in its place.
 
         Of one with slices: where they cannot grow, each has room to begin with.
@@ -234,7 +236,7 @@ class ResidentTables:
             table.path.unlink(missing_ok=True)
         return larger
 
-    def _give_name(self, table: TableFile) -> None:
+    def _give_name(self, table: MappedTable) -> None:
         named = table.path.with_name(table_name(table.bucket))
         table.path.rename(named)
         table.path = named
@@ -242,7 +244,7 @@ class ResidentTables:
 
     def _create(
         self, bucket: int, keys: int, coming: int, slack: int, *, keep: Collection[Path] = (), even: bool = False
-    ) -> TableFile:
+    ) -> MappedTable:
         """An empty table with room for so many keys, `coming` of them new, in the first tier that takes it."""
         capacity = capacity_for(keys)
         # One thread and one process at a time: two that count the same free bytes would both take them.
@@ -281,7 +283,7 @@ class ResidentTables:
 
     def _create_in(
         self, directory: Path, bucket: int, capacity: int, slack: int, *, even: bool = False
-    ) -> TableFile | None:
+    ) -> MappedTable | None:
         """An empty table; None when the file system has no room for it."""
         try:
             directory.mkdir(parents=True, exist_ok=True)

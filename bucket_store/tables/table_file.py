@@ -89,7 +89,7 @@ class Slice(NamedTuple):
     capacity: int
 
 
-class TableFile:
+class MappedTable:
     """A mapped table. Not thread-safe; a writer holds the generation's lock and has marked it dirty.
 
     Slices are named by their number. A process that has it mapped sees what another one changes.
@@ -175,7 +175,7 @@ class TableFile:
         self._directory[number, _KEYS] += np.uint64(added)
         return first + entered
 
-    def copy_into(self, other: TableFile, expiry_point: int | None) -> bool:
+    def copy_into(self, other: MappedTable, expiry_point: int | None) -> bool:
         """Copies the live keys into an empty table; False when its slack is too short: then that table is worthless."""
         for number in range(other.slices):
             first, last = _range_of(number, other._shared)
@@ -394,7 +394,7 @@ def create_table(
     capacity: int,
     slack: int = LEAST_SLACK,
     even: bool = False,
-) -> TableFile:
+) -> MappedTable:
     """An empty table in a new file, every byte of its slices allocated: a mapped page without disk behind it is a
     SIGBUS.
 
@@ -410,7 +410,7 @@ def create_table(
             os.ftruncate(fd, _ROOM_TO_GROW * size)
         fixed = _FIXED.pack(_MAGIC, _VERSION, _column_bits(layout), nonce, bucket, len(homes))
         os.pwrite(fd, fixed + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fixed)), 0)
-        table = TableFile(path, layout, bucket, slices=len(homes), fd=fd)
+        table = MappedTable(path, layout, bucket, slices=len(homes), fd=fd)
         at = _PAGE
         for number, home in enumerate(homes):
             table._directory[number] = at, home, home + slack, 0
@@ -423,7 +423,7 @@ def create_table(
         os.close(fd)
 
 
-def open_table(path: Path, layout: TableLayout, nonce: bytes, bucket: int) -> TableFile | None:
+def open_table(path: Path, layout: TableLayout, nonce: bytes, bucket: int) -> MappedTable | None:
     """The table in a file; None for no table, or one of another generation, layout or bucket."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -433,7 +433,7 @@ def open_table(path: Path, layout: TableLayout, nonce: bytes, bucket: int) -> Ta
         found = _described(fd)
         if found is None or found.fixed[2:5] != (_column_bits(layout), nonce, bucket):
             return None
-        return TableFile(path, layout, bucket, slices=len(found.extents) - 1, fd=fd)
+        return MappedTable(path, layout, bucket, slices=len(found.extents) - 1, fd=fd)
     finally:
         os.close(fd)
 

@@ -11,7 +11,7 @@ from deduper.as_json import AsJson
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.preflight.checks import examine
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 
 
 @dataclass(frozen=True, slots=True)

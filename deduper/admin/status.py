@@ -48,7 +48,7 @@ _RECENT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class History(AsJson):
+class KeyHistory(AsJson):
     """From which expiry key on the store has every key (`ever`: all), and whether `unique` is final by that.
 
     `complete_since` is None where nothing is known. Without a config no period is known, so nothing is final.
@@ -101,7 +101,7 @@ class StoreStatus(AsJson):
     lag: SourceLag | None
     profile: ProfileView
     leaks: LeakFigures | None
-    history: History
+    history: KeyHistory
     spans: dict[str, dict[str, float | None]]
 
 
@@ -167,11 +167,11 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     )
 
 
-def _history(store: OpenStore) -> History:
+def _history(store: OpenStore) -> KeyHistory:
     state = store.log.state
     mark = complete_since(state)
     point = None if mark is None else "ever" if mark.point is None else store.scale.shown(mark.point)
-    return History(
+    return KeyHistory(
         point,
         is_complete=store.config is not None and is_complete(store.config, state),
         is_seed_open=bool(state.extra.get(SEED_OPEN)),

@@ -21,7 +21,7 @@ from deduper.sinks.publish_state import OnUnknown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from deduper.admin.errors.rows import Windows
+    from deduper.admin.errors.rows import WindowRange
     from deduper.config.load import LoadedConfig
 
 _P = ParamSpec("_P")
@@ -133,10 +133,10 @@ def _message(error: Exception, *, verbose: bool) -> str:
             remedy = "; let this user read and write there" if isinstance(error, PermissionError) else ""
             return f"{error.filename}: {error.strerror}{remedy}"
         return str(error).strip() or type(error).__name__
-    from deduper.spark.failures import plain_cause
+    from deduper.spark.failures import readable_cause
 
     more = "" if verbose else "; nothing half done is committed; --verbose shows the whole trace"
-    return f"Spark failed: {plain_cause(error)}{more}"
+    return f"Spark failed: {readable_cause(error)}{more}"
 
 
 def _print_problems(error: ConfigError) -> None:
@@ -151,12 +151,12 @@ def _print_problems(error: ConfigError) -> None:
     typer.echo(f"\n{counted(len(error.problems), 'problem')}; nothing was started.", err=True)
 
 
-def windows_of(text: str | None) -> Windows:
+def windows_of(text: str | None) -> WindowRange:
     """The windows of `--window`, all without it."""
-    from deduper.admin.errors.rows import Windows
+    from deduper.admin.errors.rows import WindowRange
 
     try:
-        return Windows() if text is None else Windows.of(text)
+        return WindowRange() if text is None else WindowRange.of(text)
     except ValueError as error:
         raise UsageError(f"--window: {error}") from error
 

@@ -101,7 +101,7 @@ class Run(Protocol):
         config: Config,
         *,
         once: bool,
-        max_batches: int | None,
+        max_windows: int | None,
         take_over: bool,
         on_progress: Callable[[BatchProgress], None],
     ) -> RunSummary: ...
@@ -176,7 +176,7 @@ def _judge(
             if not console.is_terminal:  # there is no bar to watch
                 console.print(progress_line(batch), highlight=False, soft_wrap=True)
 
-        summary = run(config, once=True, max_batches=None, take_over=False, on_progress=on_progress)
+        summary = run(config, once=True, max_windows=None, take_over=False, on_progress=on_progress)
     return judged, summary
 
 

@@ -113,7 +113,7 @@ def pairs(rows: Iterable[tuple[str, object]]) -> Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TextTable:
     """A table that suits its width: columns wrap between words, then `optional` ones are left out, the last one first.
 
     If a table still has no room, each row is a block of names and values.
@@ -183,10 +183,10 @@ def _fitted(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
 
 def table(
     head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", optional: Sequence[str] = ()
-) -> Rows:
-    """A table without frames; columns of numbers are aligned to the right. `optional`: see `Rows`."""
+) -> TextTable:
+    """A table without frames; columns of numbers are aligned to the right. `optional`: see `TextTable`."""
     cells = tuple(tuple(_cell(value) for value in row) for row in rows)
-    return Rows(tuple(head), cells, title, tuple(optional))
+    return TextTable(tuple(head), cells, title, tuple(optional))
 
 
 def _cell(value: object) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from deduper.config.messages import findings
 from deduper.config.model import Config
-from deduper.config.problems import ConfigError, Finding, Place, Problem, is_secret, masked
+from deduper.config.problems import ConfigError, ConfigMistake, ConfigPlace, Problem, is_secret, masked
 from deduper.config.yaml_document import Document, SettingPath, read_document, shift
 
 ENV_PREFIX = "DEDUPER__"
@@ -167,9 +167,9 @@ class MergedSettings:
         """
         kind = next((kind for other, kind in _KINDS.items() if other in self.data), None)
         if kind is not None and mark not in self.data:
-            raise ConfigError([Problem(Place(self._file), "", f"is the config file of {kind}", write)])
+            raise ConfigError([Problem(ConfigPlace(self._file), "", f"is the config file of {kind}", write)])
 
-    def require_none(self, found: Sequence[Finding]) -> None:
+    def require_none(self, found: Sequence[ConfigMistake]) -> None:
         """Refuse settings in which mistakes were found, by the reader or in the checks.
 
         Raises:
@@ -192,7 +192,7 @@ class MergedSettings:
         while known and known not in self._owners:
             known = known[:-1]
         if not known:
-            return Problem(Place(self._file, 1, 1), setting, what, write)
+            return Problem(ConfigPlace(self._file, 1, 1), setting, what, write)
         document = self._owners[known]
         # An item without a place of its own is in a list that was written as one text, as `key: id` is.
         is_there = all(part.isdigit() for part in path[len(known) :])
@@ -221,7 +221,7 @@ def _is_inherited(path: SettingPath) -> bool:
 
 
 def _read_text(path: Path, start_from: str | None) -> str:
-    place = Place(str(path))
+    place = ConfigPlace(str(path))
     try:
         return path.read_bytes().decode("utf-8-sig")
     except IsADirectoryError:
@@ -241,11 +241,11 @@ def _add_variable(merged: MergedSettings, name: str, text: str) -> None:
     path = _variable_path(name[len(ENV_PREFIX) :].split("__"))
     if not all(path):
         write = f"write it as `{ENV_PREFIX}STORE__SHARDS`"
-        merged.problems.append(Problem(Place(name), "", "is not a setting", write))
+        merged.problems.append(Problem(ConfigPlace(name), "", "is not a setting", write))
         return
     # A variable is not filled in from other variables: the shell did that when it was set.
     document = _read_value(text, name, path, None)
-    merged.add(_placed(document, path, Place(name)))
+    merged.add(_placed(document, path, ConfigPlace(name)))
 
 
 def _add_override(merged: MergedSettings, override: str, variables: Mapping[str, str]) -> None:
@@ -254,12 +254,12 @@ def _add_override(merged: MergedSettings, override: str, variables: Mapping[str,
     if not equals or not all(path):
         # The text after the name may be a secret.
         name = re.match(r"[\w.-]*", override)
-        place = Place("--set " + (name[0] if name else ""))
+        place = ConfigPlace("--set " + (name[0] if name else ""))
         merged.problems.append(
             Problem(place, "", "is not a setting", "write `--set path=value`, as in `--set store.shards=8`")
         )
         return
-    place = Place(f"--set {dotted.strip()}")
+    place = ConfigPlace(f"--set {dotted.strip()}")
     merged.add(_placed(_read_value(text, place.source, path, variables), path, place))
 
 
@@ -304,7 +304,7 @@ def _read_value(text: str, source: str, path: SettingPath, variables: Mapping[st
     return read_document(text, source, variables, in_file=False)
 
 
-def _placed(document: Document, path: SettingPath, place: Place) -> Document:
+def _placed(document: Document, path: SettingPath, place: ConfigPlace) -> Document:
     """The document of one value, moved to where the value belongs."""
     data: Any = document.data
     for name in reversed(path):

@@ -21,7 +21,7 @@ from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, NeverExpiry, 
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka.sections import KafkaSink, KafkaSource, KafkaValue
 from deduper.config.model import Config, completed
-from deduper.config.problems import MASK, Finding, is_secret, suggestion
+from deduper.config.problems import MASK, ConfigMistake, is_secret, suggestion
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
     PORTS,
@@ -87,7 +87,7 @@ _KINDS = {
 
 def findings(
     data: Mapping[str, Any], *, base_dir: Path, model: type[Config] = Config
-) -> tuple[Config | None, list[Finding]]:
+) -> tuple[Config | None, list[ConfigMistake]]:
     """The configuration, or everything that is wrong with it.
 
     Each setting of the first level is validated by itself; the rules are then tried between the sound ones, as if no
@@ -142,7 +142,7 @@ def _adapters(model: type[Config]) -> dict[str, TypeAdapter[Any]]:
     }
 
 
-def _without_echoes(found: list[Finding]) -> list[Finding]:
+def _without_echoes(found: list[ConfigMistake]) -> list[ConfigMistake]:
     """The findings without the missing settings that are there under a misspelt name: that name is reported."""
     misspelt = {
         (*finding.path[:-1], finding.write.split("`")[1])
@@ -173,19 +173,19 @@ def _location(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
     return tuple(path), kind
 
 
-def _finding(detail: ErrorDetails) -> Finding:
+def _finding(detail: ErrorDetails) -> ConfigMistake:
     path, kind = _location(detail)
     error_type, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if error_type == "extra_forbidden":
         return _unknown(path, kind)
     if error_type == "missing":
-        return Finding(path, "is missing", _how_to_write(path, kind))
+        return ConfigMistake(path, "is missing", _how_to_write(path, kind))
     if error_type == "union_tag_not_found":
         if isinstance(value, Mapping):
             return _missing_kind(path)
-        return Finding(path, *_no_section(path, value))
+        return ConfigMistake(path, *_no_section(path, value))
     if value is None and error_type != "union_tag_invalid":
-        return Finding(path, "has no value", _how_to_write(path, kind), at_key=True)
+        return ConfigMistake(path, "has no value", _how_to_write(path, kind), at_key=True)
     if error_type == "union_tag_invalid":
         setting = _KIND_SETTING[path[0]]
         return _wrong_kind((*path, setting), value[setting] if isinstance(value, Mapping) else value)
@@ -194,10 +194,12 @@ def _finding(detail: ErrorDetails) -> Finding:
     if error_type == REFUSED:
         path = (*path, *context["at"])
         if is_secret(".".join(path)) and not context["at_key"]:
-            return Finding(path, "is not a value that this setting takes", "put it in quotes")
-        return Finding(path, context["what"], context["write"], at_key=context["at_key"], offset=context["offset"])
+            return ConfigMistake(path, "is not a value that this setting takes", "put it in quotes")
+        return ConfigMistake(
+            path, context["what"], context["write"], at_key=context["at_key"], offset=context["offset"]
+        )
     shown_value = MASK if is_secret(".".join(path)) else shown(value)
-    return Finding(path, *_words(error_type, shown_value, context, path, kind))
+    return ConfigMistake(path, *_words(error_type, shown_value, context, path, kind))
 
 
 def _words(
@@ -234,45 +236,45 @@ def _no_section(path: tuple[str, ...], value: object) -> tuple[str, str]:
     return what, _how_to_write(path, "")
 
 
-def _unknown(path: tuple[str, ...], kind: str) -> Finding:
+def _unknown(path: tuple[str, ...], kind: str) -> ConfigMistake:
     name = path[-1]
     section = path[0] if len(path) > 1 else ""
     for key in ((name,), (section, _KIND_OF_MODEL.get(kind, kind), name)):
         if key in _EXPLANATIONS:
             what, write = _EXPLANATIONS[key]
-            return Finding(path, what, write, at_key=True)
+            return ConfigMistake(path, what, write, at_key=True)
     model = _model_at(path[:-1], kind)
     names = setting_names(model)
-    return Finding(path, "unknown setting", suggestion(name, names, "settings here are"), at_key=True)
+    return ConfigMistake(path, "unknown setting", suggestion(name, names, "settings here are"), at_key=True)
 
 
-def _missing_kind(path: tuple[str, ...]) -> Finding:
+def _missing_kind(path: tuple[str, ...]) -> ConfigMistake:
     setting = _KIND_SETTING[path[0]]
-    return Finding((*path, setting), "is missing", f"write `{setting}:` with {_one_of(_KINDS[path[0]])}")
+    return ConfigMistake((*path, setting), "is missing", f"write `{setting}:` with {_one_of(_KINDS[path[0]])}")
 
 
-def _wrong_kind(path: tuple[str, ...], value: object) -> Finding:
+def _wrong_kind(path: tuple[str, ...], value: object) -> ConfigMistake:
     section = path[0]
     kinds = list(_KINDS[section])
     if value is None:
-        return Finding(path, "has no value", f"write {_one_of(kinds)}", at_key=True)
+        return ConfigMistake(path, "has no value", f"write {_one_of(kinds)}", at_key=True)
     if value in _LATER_KINDS.get(section, ()):
-        return Finding(path, f"`{value}` is not in this release", f"write {_one_of(kinds)}")
-    return Finding(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), kinds, "write one of"))
+        return ConfigMistake(path, f"`{value}` is not in this release", f"write {_one_of(kinds)}")
+    return ConfigMistake(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), kinds, "write one of"))
 
 
 def _one_of(names: Sequence[str]) -> str:
     return f"`{names[0]}`" if len(names) == 1 else f"one of {', '.join(names)}"
 
 
-def _wrong_choice(path: tuple[str, ...], kind: str, value: object) -> Finding:
+def _wrong_choice(path: tuple[str, ...], kind: str, value: object) -> ConfigMistake:
     field = _model_at(path[:-1], kind).model_fields[path[-1]]
     # `X | None` hides the literal one level down.
     choices = [choice for part in (field.annotation, *get_args(field.annotation)) for choice in get_args(part)]
     names = [choice for choice in choices if isinstance(choice, str)] or [
         choice for choice in get_args(field.annotation) if isinstance(choice, str)
     ]
-    return Finding(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), names, "write one of"))
+    return ConfigMistake(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), names, "write one of"))
 
 
 def setting_names(model: type[BaseModel]) -> list[str]:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from deduper.config.load import MergedSettings, read_settings
-from deduper.config.problems import Finding, suggestion
+from deduper.config.problems import ConfigMistake, suggestion
 from deduper.config.values import REFUSED, Section, shown
 from deduper.config.yaml_document import SettingPath
 
@@ -57,23 +57,27 @@ def load_own_file(
     return settings, merged
 
 
-def _finding(model: type[BaseModel], data: Any, detail: ErrorDetails) -> Finding:
+def _finding(model: type[BaseModel], data: Any, detail: ErrorDetails) -> ConfigMistake:
     path = _written(data, detail)
     names, name, field = _nearest(model, path)
     example = f"write `{name}: {field.examples[0]}`" if field is not None and field.examples else ""
     context: Mapping[str, Any] = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
-            return Finding(path, "is missing", example or f"write `{path[-1]}:` there")
+            return ConfigMistake(path, "is missing", example or f"write `{path[-1]}:` there")
         case "extra_forbidden":
-            return Finding(path, "unknown setting", suggestion(path[-1], names, "settings here are"), at_key=True)
+            return ConfigMistake(path, "unknown setting", suggestion(path[-1], names, "settings here are"), at_key=True)
         case "literal_error":
-            return Finding(path, f"`{shown(detail['input'])}` is not a valid choice", f"write {context['expected']}")
+            return ConfigMistake(
+                path, f"`{shown(detail['input'])}` is not a valid choice", f"write {context['expected']}"
+            )
         case kind if kind == REFUSED:
             at_key, offset = context["at_key"], context["offset"]
-            return Finding((*path, *context["at"]), context["what"], context["write"], at_key=at_key, offset=offset)
+            return ConfigMistake(
+                (*path, *context["at"]), context["what"], context["write"], at_key=at_key, offset=offset
+            )
         case _:
-            return Finding(path, f"`{shown(detail['input'])}` is not valid ({detail['msg']})", example)
+            return ConfigMistake(path, f"`{shown(detail['input'])}` is not valid ({detail['msg']})", example)
 
 
 def _written(data: Any, detail: ErrorDetails) -> SettingPath:

@@ -48,7 +48,7 @@ def mask_text(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ConfigMistake:
     """A mistake in the setting at `path`; `at_key` puts the caret under its name instead of its value."""
 
     path: tuple[str, ...]
@@ -59,7 +59,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfigPlace:
     """The place where a setting, or its value, was written.
 
     `line` and `column` count from 1 and are None outside files; `excerpt` is the line with its secrets masked, and
@@ -84,7 +84,7 @@ class Place:
 class Problem:
     """A mistake in one setting. `setting` is a dotted path, empty for the file as a whole."""
 
-    place: Place
+    place: ConfigPlace
     setting: str
     what: str
     write: str = ""

@@ -18,7 +18,7 @@ from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink
 from deduper.config.messages import findings
 from deduper.config.model import Config
-from deduper.config.problems import ConfigError, Finding, Place, Problem, is_secret
+from deduper.config.problems import ConfigError, ConfigMistake, ConfigPlace, Problem, is_secret
 from deduper.config.sections import PORTS, FunctionSink, NoneSink, SinksConfig
 from deduper.config.values import Section
 
@@ -144,12 +144,12 @@ def column_of(name: str, text: str) -> Column:
     return Column(name, column.type)
 
 
-def _keys_are_exact(config: Config | None) -> list[Finding]:
+def _keys_are_exact(config: Config | None) -> list[ConfigMistake]:
     """A float that was computed twice differs in its last bits: such a key finds no copy."""
     if config is None:
         return []
     return [
-        Finding(
+        ConfigMistake(
             ("key", str(config.key.index(column.name))),
             f"column `{column.name}` is {column.type.text}: two computations of one number differ in their last bits",
             f"cast it: `.withColumn({column.name!r}, F.col({column.name!r}).cast('decimal(18,6)'))`",
@@ -159,8 +159,8 @@ def _keys_are_exact(config: Config | None) -> list[Finding]:
     ]
 
 
-def _require_none(found: list[Finding]) -> None:
+def _require_none(found: list[ConfigMistake]) -> None:
     if found:
         raise ConfigError(
-            Problem(Place(WHERE), ".".join(finding.path), finding.what, finding.write) for finding in found
+            Problem(ConfigPlace(WHERE), ".".join(finding.path), finding.what, finding.write) for finding in found
         )

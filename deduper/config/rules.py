@@ -19,7 +19,7 @@ from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig,
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka.options import KafkaOptionsError, connection_options, librdkafka_options, reading_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
-from deduper.config.problems import Finding, suggestion
+from deduper.config.problems import ConfigMistake, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.spark_promises import (
@@ -42,23 +42,23 @@ _LONGEST_LONG_DECIMAL = 18
 _MASTER, _DEPLOY_MODE = "spark.master", "spark.submit.deployMode"
 
 
-def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
+def disagreements(sections: Mapping[str, Any]) -> list[ConfigMistake]:
     """Everything that does not fit between the sections given by name; a section that is absent is not judged."""
-    found: list[Finding] = []
+    found: list[ConfigMistake] = []
     for needs, rule in _RULES:
         if all(sections.get(name) is not None for name in needs):
             found.extend(rule(*(sections[name] for name in needs)))
     return found
 
 
-def _csv_settings(source: SourceConfig) -> Iterator[Finding]:
+def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
     if not isinstance(source, FilesSource):
         return  # `KafkaValue` checks its own
     if source.file_format != "csv":
         for name in ("delimiter", "header"):
             if getattr(source, name) == FilesSource.model_fields[name].default:
                 continue
-            yield Finding(
+            yield ConfigMistake(
                 ("source", name),
                 f"does not apply to {source.file_format} files",
                 "remove it, or write `file_format: csv`",
@@ -67,14 +67,14 @@ def _csv_settings(source: SourceConfig) -> Iterator[Finding]:
         return
     for column in source.parsed_columns:
         if not column.type.is_scalar:
-            yield Finding(
+            yield ConfigMistake(
                 ("source", "schema"),
                 f"a CSV field cannot hold column `{column.name}` of type {column.type.text}",
                 "declare it as string, or read JSON or Parquet",
             )
 
 
-def _json_maps(source: SourceConfig) -> Iterator[Finding]:
+def _json_maps(source: SourceConfig) -> Iterator[ConfigMistake]:
     """The names of a JSON object are texts."""
     path: tuple[str, ...]
     if isinstance(source, FilesSource) and source.file_format == "json":
@@ -87,7 +87,7 @@ def _json_maps(source: SourceConfig) -> Iterator[Finding]:
         kind = next((kind for kind in _map_keys(column.type) if kind.name != "string"), None)
         if kind is not None:
             what = f"column `{column.name}` has a map with keys of type {kind.text}, and names in JSON are texts"
-            yield Finding(path, what, "write `map<string,…>`")
+            yield ConfigMistake(path, what, "write `map<string,…>`")
 
 
 def _map_keys(kind: ColumnType) -> Iterator[ColumnType]:
@@ -97,26 +97,26 @@ def _map_keys(kind: ColumnType) -> Iterator[ColumnType]:
         yield from _map_keys(part.type)
 
 
-def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[Finding]:
+def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[ConfigMistake]:
     for position, name in enumerate(key):
         path = ("key", str(position))
         column = source.column(name)
         if name in key[:position]:
-            yield Finding(path, f"column `{name}` appears twice", "name every column once")
+            yield ConfigMistake(path, f"column `{name}` appears twice", "name every column once")
         elif column is None:
             parts = [part.strip() for part in name.split(",")]
             is_list = len(parts) > 1 and all(map(source.column, parts))
             missing = _no_column(path, name, source)
             yield replace(missing, write=f"write `key: [{', '.join(parts)}]`") if is_list else missing
         elif not column.type.is_scalar:
-            yield Finding(
+            yield ConfigMistake(
                 path,
                 f"column `{name}` is {column.type.text}, which cannot be part of a key",
                 "name columns such as string, bigint, date or timestamp",
             )
 
 
-def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[Finding]:
+def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[ConfigMistake]:
     if not isinstance(expiry, EventTimeExpiry | OrderedExpiry | CategoryExpiry):
         return
     path = ("expiry", "field")
@@ -128,17 +128,17 @@ def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[Findi
     elif isinstance(expiry, OrderedExpiry):
         yield from _ordered_column(expiry, column)
     elif column.type.name not in _CATEGORY_TYPES:
-        yield Finding(
+        yield ConfigMistake(
             path,
             f"column `{column.name}` is {column.type.text}, which cannot be a category",
             f"name a column of type {_either(_CATEGORY_TYPES)}",
         )
 
 
-def _event_time_column(expiry: EventTimeExpiry, column: Column) -> Iterator[Finding]:
+def _event_time_column(expiry: EventTimeExpiry, column: Column) -> Iterator[ConfigMistake]:
     if column.type.name == "timestamp":
         if expiry.unit is not None:
-            yield Finding(
+            yield ConfigMistake(
                 ("expiry", "unit"),
                 f"column `{column.name}` is a timestamp, which has its own unit",
                 "remove `unit`",
@@ -146,20 +146,20 @@ def _event_time_column(expiry: EventTimeExpiry, column: Column) -> Iterator[Find
             )
     elif column.type.name in _EPOCH_TYPES:
         if expiry.unit is None:
-            yield Finding(
+            yield ConfigMistake(
                 ("expiry", "unit"),
                 f"is missing: column `{column.name}` is {column.type.text}, which has no unit of its own",
                 "write `unit: s`, `unit: ms` or `unit: us`",
             )
     else:
-        yield Finding(
+        yield ConfigMistake(
             ("expiry", "field"),
             f"column `{column.name}` is {column.type.text}, which is not a time",
             "declare the column as timestamp, or as bigint and write its `unit`",
         )
 
 
-def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
+def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[ConfigMistake]:
     kind = column.type
     if kind.name not in _ORDERED_TYPES or (kind.precision or 0) > _LONGEST_LONG_DECIMAL:
         advice = (
@@ -167,7 +167,9 @@ def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
             if kind.name.startswith("timestamp")
             else "declare it as int, bigint, double, or a decimal of at most 18 digits"
         )
-        yield Finding(("expiry", "field"), f"column `{column.name}` is {kind.text}, which `ordered` cannot use", advice)
+        yield ConfigMistake(
+            ("expiry", "field"), f"column `{column.name}` is {kind.text}, which `ordered` cannot use", advice
+        )
         return
     scale = ExpiryKeyScale.of("ordered", kind)
     for name in ("period", "span", "max_jump"):
@@ -178,99 +180,101 @@ def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
             steps = scale.steps(number)
         except ValueError:
             smallest = "whole numbers" if not kind.scale else f"{kind.scale} digits after the point"
-            yield Finding(
+            yield ConfigMistake(
                 ("expiry", name),
                 f"{number} is between two values of column `{column.name}`, which is {kind.text}",
                 f"write it with {smallest}" if not kind.scale else f"write it with at most {smallest}",
             )
             continue
         if not scale.is_float and steps > MAX_I64:
-            yield Finding(("expiry", name), f"{number} is too large for {kind.text}", "write a smaller number")
+            yield ConfigMistake(("expiry", name), f"{number} is too large for {kind.text}", "write a smaller number")
 
 
 _COLUMNS_OF = {"files": "source.schema has", "kafka": "source.value.schema and source.record have"}
 
 
-def _no_column(path: tuple[str, ...], name: str, source: SourceConfig) -> Finding:
+def _no_column(path: tuple[str, ...], name: str, source: SourceConfig) -> ConfigMistake:
     names = [column.name for column in source.parsed_columns]
     reported = _COLUMNS_OF.get(source.format, "the DataFrame has")
-    return Finding(path, f"{reported} no column `{name}`", suggestion(name, names, "columns are"))
+    return ConfigMistake(path, f"{reported} no column `{name}`", suggestion(name, names, "columns are"))
 
 
-def _span(expiry: ExpiryConfig) -> Iterator[Finding]:
+def _span(expiry: ExpiryConfig) -> Iterator[ConfigMistake]:
     if (
         isinstance(expiry, EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry)
         and expiry.span is not None
         and expiry.span > expiry.period
     ):
-        yield Finding(("expiry", "span"), "is longer than the period", "write at most the period")
+        yield ConfigMistake(("expiry", "span"), "is longer than the period", "write at most the period")
 
 
-def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
+def _sink_paths(sinks: SinksConfig) -> Iterator[ConfigMistake]:
     for clash in clashes({port: sink.url for port, sink in sinks.items() if isinstance(sink, FileSink)}):
         same = f"is also the path of port `{clash.other}`"
         inside = f"overlaps the path of port `{clash.other}`: one lies inside the other"
-        yield Finding(
+        yield ConfigMistake(
             ("sinks", clash.name, "path"), same if clash.is_same else inside, "give every port its own directory"
         )
 
 
-def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     if not isinstance(source, FilesSource):
         return
     folder = source.folder
     for port, sink in sinks.items():
         if isinstance(sink, FileSink) and overlap(sink.url, folder):
-            yield Finding(
+            yield ConfigMistake(
                 ("sinks", port, "path"),
                 f"overlaps source.path ({folder}): the job would read its own output",
                 "keep input and output in separate directories",
             )
 
 
-def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterator[Finding]:
+def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterator[ConfigMistake]:
     if isinstance(source, FilesSource) and store.is_local and overlap(store.path, source.folder):
-        yield Finding(
+        yield ConfigMistake(
             ("store", "url"),
             f"overlaps source.path ({source.folder}): one lies inside the other",
             "keep the store outside the input",
         )
 
 
-def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[Finding]:
+def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     for port, sink in sinks.items():
         if isinstance(sink, FileSink) and overlap(sink.url, store.path if store.is_local else store.url):
-            yield Finding(
+            yield ConfigMistake(
                 ("sinks", port, "path"),
                 f"overlaps the store ({store.place}): one lies inside the other",
                 "keep the store and the outputs in separate directories",
             )
 
 
-def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     nested = [column for column in source.parsed_columns if not column.type.is_scalar or column.type.name == "binary"]
     for port, sink in sinks.items():
         if nested and isinstance(sink, FileSink) and sink.format == "csv":
-            yield Finding(
+            yield ConfigMistake(
                 ("sinks", port, "format"),
                 f"CSV cannot hold column `{nested[0].name}` of type {nested[0].type.text}",
                 "write `format: parquet` or `format: json`",
             )
 
 
-def _store_of_all_hosts(store: StoreConfig, spark: Mapping[str, object], shared: tuple[Path, ...]) -> Iterator[Finding]:
+def _store_of_all_hosts(
+    store: StoreConfig, spark: Mapping[str, object], shared: tuple[Path, ...]
+) -> Iterator[ConfigMistake]:
     """With a local master any store will do; one that other hosts can reach too is only slower there."""
     master = str(spark.get(_MASTER, DEFAULT_MASTER))
     if is_one_process(master):
         return
     if store.backend == "rocksdb":
-        yield Finding(
+        yield ConfigMistake(
             ("store", "url"),
             f"`rocksdb:` stores are of one process, and `spark.master: {master}` has executors of their own",
             f"{_SHARED_STORE}, or `spark.master: local[*]`",
         )
     elif store.backend == "file" and not is_this_machine(master) and not _is_below(store.path, shared):
-        yield Finding(
+        yield ConfigMistake(
             ("store", "url"),
             f"{store.path} is a folder of this machine, and `spark.master: {master}` has executors on others",
             f"{_SHARED_STORE}, or `spark.master: local[*]`",
@@ -279,7 +283,7 @@ def _store_of_all_hosts(store: StoreConfig, spark: Mapping[str, object], shared:
 
 def _files_of_all_hosts(
     source: SourceConfig, sinks: SinksConfig, spark: Mapping[str, object], shared: tuple[Path, ...]
-) -> Iterator[Finding]:
+) -> Iterator[ConfigMistake]:
     master = str(spark.get(_MASTER, DEFAULT_MASTER))
     if is_this_machine(master):
         return
@@ -291,16 +295,16 @@ def _files_of_all_hosts(
     ]
     for path, folder in (*of_files, *ports):
         if not _is_below(folder, shared):
-            yield Finding(
+            yield ConfigMistake(
                 path,
                 f"{folder} is a folder of this machine, and `spark.master: {master}` has executors on others",
                 "name the mount that all hosts see in `shared_folders`, or write `spark.master: local[*]`",
             )
 
 
-def _driver_is_here(spark: Mapping[str, object]) -> Iterator[Finding]:
+def _driver_is_here(spark: Mapping[str, object]) -> Iterator[ConfigMistake]:
     if str(spark.get(_DEPLOY_MODE, "client")).strip().lower() != "client":
-        yield Finding(
+        yield ConfigMistake(
             ("spark", _DEPLOY_MODE),
             "the driver is the process of `deduper run`: it stops at a signal, and serves metrics and status",
             "write `client`, and start `deduper run` on a host, or in a pod, of the cluster",
@@ -314,26 +318,26 @@ def _is_below(path: Path, folders: tuple[Path, ...]) -> bool:
     return any(folder == path or folder in path.parents for folder in folders)
 
 
-def _promised_settings(spark: Mapping[str, object]) -> Iterator[Finding]:
+def _promised_settings(spark: Mapping[str, object]) -> Iterator[ConfigMistake]:
     for name, needed in broken(spark):
         if name in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS):
             what, write = "changes a property of the JVM", f"write `{needed.value}`, or remove it"
         else:
             what = f"cannot be `{spark[name]}`"
             write = "remove it" + ("" if needed.value is None else f": the job sets `{needed.value}`")
-        yield Finding(("spark", name), f"{what}: a promise depends on it ({needed.promise})", write)
+        yield ConfigMistake(("spark", name), f"{what}: a promise depends on it ({needed.promise})", write)
 
 
-def _zone_is_one(spark: Mapping[str, object]) -> Iterator[Finding]:
+def _zone_is_one(spark: Mapping[str, object]) -> Iterator[ConfigMistake]:
     name = str(spark.get(TIME_ZONE, FIXED_BY_STORE[TIME_ZONE]))
     if time_zone(name) is None:
         zones = sorted(zone for zone in available_timezones() if time_zone(zone) is not None)
         near = get_close_matches(name, zones, 1)
         write = f"write `{near[0]}`" if near else "write a name such as Europe/Paris, or an offset such as +02:00"
-        yield Finding(("spark", TIME_ZONE), f"`{name}` is no time zone", write)
+        yield ConfigMistake(("spark", TIME_ZONE), f"`{name}` is no time zone", write)
 
 
-def _client_options(source: SourceConfig) -> Iterator[Finding]:
+def _client_options(source: SourceConfig) -> Iterator[ConfigMistake]:
     """The job's clients must be able to connect and to read."""
     if isinstance(source, KafkaSource):
         path = ("source", "options")
@@ -342,7 +346,7 @@ def _client_options(source: SourceConfig) -> Iterator[Finding]:
         yield from _refused(path, partial(reading_options, source.options))
 
 
-def _port_options(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+def _port_options(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     """Options that a port inherits from the source are checked there."""
     reported = source.options if isinstance(source, KafkaSource) else {}
     for port, sink in sinks.items():
@@ -353,27 +357,27 @@ def _port_options(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]
         yield from _refused(path, partial(librdkafka_options, sink.bootstrap_servers, own))
 
 
-def _refused(path: tuple[str, ...], translated: Callable[[], object]) -> Iterator[Finding]:
+def _refused(path: tuple[str, ...], translated: Callable[[], object]) -> Iterator[ConfigMistake]:
     try:
         translated()
     except KafkaOptionsError as error:
-        yield Finding((*path, error.option) if error.option else path, error.what, error.write, at_key=True)
+        yield ConfigMistake((*path, error.option) if error.option else path, error.what, error.write, at_key=True)
 
 
-def _ports_have_records(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+def _ports_have_records(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     """A topic gets the records as they were read: key, value, headers, timestamp. Files have none of them."""
     if not isinstance(source, FilesSource):
         return
     for port, sink in sinks.items():
         if isinstance(sink, KafkaSink):
-            yield Finding(
+            yield ConfigMistake(
                 ("sinks", port, "format"),
                 "sends records of a Kafka source, but the source is files",
                 f"write `{port}: {{format: parquet, path: out/{port}}}`, or read from Kafka",
             )
 
 
-def _ports_send_elsewhere(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+def _ports_send_elsewhere(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     """A job that reads what it wrote never ends."""
     if not isinstance(source, KafkaSource):
         return
@@ -386,7 +390,7 @@ def _ports_send_elsewhere(source: SourceConfig, sinks: SinksConfig) -> Iterator[
             if source.topic_pattern is not None:
                 which = f"`{sink.topic}` matches source.topic_pattern"
             what = f"{which}: the job would read its own output"
-            yield Finding(("sinks", port, "topic"), what, "send to another topic")
+            yield ConfigMistake(("sinks", port, "topic"), what, "send to another topic")
 
 
 def _brokers(servers: str) -> set[str]:
@@ -397,7 +401,7 @@ def _brokers(servers: str) -> set[str]:
 
 def _tombstones_have_keys(
     source: SourceConfig, key: tuple[str, ...], null_keys: str, expiry: ExpiryConfig
-) -> Iterator[Finding]:
+) -> Iterator[ConfigMistake]:
     """A tombstone has no value: columns that must not be null have to come from elsewhere in the record."""
     if not isinstance(source, KafkaSource) or source.tombstones == "error":
         return
@@ -405,14 +409,14 @@ def _tombstones_have_keys(
     of_value = [column.name for column in source.value.parsed_columns]
     in_value = [name for name in key if name in of_value]
     if in_value and null_keys == "error":
-        yield Finding(
+        yield ConfigMistake(
             path,
             f"key column `{in_value[0]}` is in the value, which a tombstone lacks: each tombstone would be an error",
             "take the key from the record (`record: {user: key}`), or write `null_keys: allow` or `tombstones: error`",
         )
     field = getattr(expiry, "field", None)
     if field in of_value:
-        yield Finding(
+        yield ConfigMistake(
             path,
             f"expiry.field `{field}` is in the value, which a tombstone lacks: each tombstone would be an error",
             "take it from the record (`record: {arrived: timestamp}`), or write `tombstones: error`",
@@ -420,7 +424,7 @@ def _tombstones_have_keys(
 
 
 # Each rule with the sections it needs.
-_RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
+_RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ...] = (
     (("source",), _csv_settings),
     (("source",), _json_maps),
     (("source", "key"), _key_columns),

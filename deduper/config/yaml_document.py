@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from deduper.config.problems import MASK, Place, Problem, is_secret, mask_text
+from deduper.config.problems import MASK, ConfigPlace, Problem, is_secret, mask_text
 
 SettingPath = tuple[str, ...]
 """Keys from the root down; list positions as their decimal text."""
@@ -42,8 +42,8 @@ class Document:
     """One text as data. `keys` and `values` hold the places of settings, `raw` the text of scalars as written."""
 
     data: Any = None
-    keys: dict[SettingPath, Place] = field(default_factory=dict)
-    values: dict[SettingPath, Place] = field(default_factory=dict)
+    keys: dict[SettingPath, ConfigPlace] = field(default_factory=dict)
+    values: dict[SettingPath, ConfigPlace] = field(default_factory=dict)
     raw: dict[SettingPath, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ def read_document(text: str, source: str, environment: Mapping[str, str] | None,
     except MarkedYAMLError as error:
         return Document(problems=[_syntax_problem(error, text, source, in_file)])
     except (YAMLError, ValueError) as error:
-        place = Place(source, 1, 1) if in_file else Place(source)
+        place = ConfigPlace(source, 1, 1) if in_file else ConfigPlace(source)
         return Document(problems=[Problem(place, "", f"is not YAML: {' '.join(str(error).split())}")])
     except RecursionError:
         return _too_deep(source, in_file)
@@ -85,7 +85,7 @@ def _brackets_open(text: str) -> int:
 
 
 def _too_deep(source: str, in_file: bool) -> Document:
-    place = Place(source, 1, 1) if in_file else Place(source)
+    place = ConfigPlace(source, 1, 1) if in_file else ConfigPlace(source)
     return Document(problems=[Problem(place, "", "is nested too deep", "settings are nested four deep at most")])
 
 
@@ -161,15 +161,15 @@ class _Walker:
         # A value from a variable stays text, which every setting reads: a password 007 is not the number 7.
         return _plain_value(text) if filled == text and node.tag not in _TEXT_TAGS else filled
 
-    def place(self, node: Node) -> Place:
+    def place(self, node: Node) -> ConfigPlace:
         """The place of a node; the caret covers a scalar on one line, and the first character of anything else."""
         if not self._in_file:
-            return Place(self._source)
+            return ConfigPlace(self._source)
         start, end = node.start_mark, node.end_mark
         width = end.column - start.column if isinstance(node, ScalarNode) and end.line == start.line else 1
         if isinstance(node, ScalarNode) and node.style in ("|", ">"):
             width = 1
-        return Place(self._source, start.line + 1, start.column + 1, max(1, width), self._excerpt(start.line))
+        return ConfigPlace(self._source, start.line + 1, start.column + 1, max(1, width), self._excerpt(start.line))
 
     def _is_verbatim(self, node: ScalarNode, text: str) -> bool:
         """Whether the file has the scalar's characters unchanged on one line: then offsets are columns."""
@@ -179,10 +179,10 @@ class _Walker:
         written: str = self._lines[start.line][start.column : end.column]
         return written == text if node.style is None else written[1:-1] == text
 
-    def _shifted(self, place: Place, node: ScalarNode, offset: int, width: int) -> Place:
+    def _shifted(self, place: ConfigPlace, node: ScalarNode, offset: int, width: int) -> ConfigPlace:
         assert place.column is not None
         quote = 0 if node.style is None else 1
-        return Place(place.source, place.line, place.column + quote + offset, width, place.excerpt)
+        return ConfigPlace(place.source, place.line, place.column + quote + offset, width, place.excerpt)
 
     def find_secrets(self, node: Node, *, hidden: bool) -> None:
         """Notes the scalars whose names are secret, before any excerpt is made."""
@@ -217,7 +217,7 @@ class _Walker:
         self.document.problems.append(Problem(self.place(node), ".".join(path), what, write))
 
 
-def shift(document: Document, path: SettingPath, offset: int) -> Place:
+def shift(document: Document, path: SettingPath, offset: int) -> ConfigPlace:
     """The place of the character at `offset` inside a scalar, or of the whole scalar when that is unknown."""
     place = document.values[path]
     raw = document.raw.get(path, "")
@@ -227,7 +227,7 @@ def shift(document: Document, path: SettingPath, offset: int) -> Place:
     quote = 1 if place.width == len(raw) + 2 else 0
     if place.excerpt[at + quote : at + quote + len(raw)] != raw:
         return place
-    return Place(place.source, place.line, place.column + quote + offset, 1, place.excerpt)
+    return ConfigPlace(place.source, place.line, place.column + quote + offset, 1, place.excerpt)
 
 
 def _plain_value(text: str) -> Any:
@@ -252,14 +252,14 @@ def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: boo
     if error.problem == "mapping values are not allowed here":
         write = f"put a colon behind each name, here and in the line before; {write}"
     if mark is None or not in_file:
-        return Problem(Place(source), "", what, write)
+        return Problem(ConfigPlace(source), "", what, write)
     lines = text.splitlines()
     if mark.line < len(lines) and "${" in lines[mark.line]:
         write = "inside { } and [ ] put `${...}` in quotes"
     excerpt = _SECRET_LINE.sub(_hide, lines[mark.line]) if mark.line < len(lines) else ""
     if _NAMED.match(excerpt) is None and any(map(is_secret, lines[: mark.line])):
         excerpt = ""  # it may continue a secret of several lines
-    return Problem(Place(source, mark.line + 1, mark.column + 1, 1, mask_text(excerpt)), "", what, write)
+    return Problem(ConfigPlace(source, mark.line + 1, mark.column + 1, 1, mask_text(excerpt)), "", what, write)
 
 
 _NAMED = re.compile(r"\s*(?:- )?[\"']?[\w.$-]+[\"']?\s*:(?:\s|$)")

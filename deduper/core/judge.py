@@ -23,12 +23,12 @@ from deduper.core.categories import PlaceIntervals
 from deduper.core.clock import POSITION_BITS, domain_ends, writable
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
 from deduper.core.statistics import NO_SPANS, SpanCounts, distances
-from deduper.core.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, Admission, ExpiryBy, Verdict
+from deduper.core.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, Admission, ExpiryBy, TupleVerdict
 
 _NO_COPY = -1
-_VERDICT_OF_ADMISSION = np.full(256, Verdict.ERROR, np.uint8)
+_VERDICT_OF_ADMISSION = np.full(256, TupleVerdict.ERROR, np.uint8)
 for _admission in Admission:
-    _VERDICT_OF_ADMISSION[_admission] = Verdict.UNIQUE if _admission.verdict is None else _admission.verdict
+    _VERDICT_OF_ADMISSION[_admission] = TupleVerdict.UNIQUE if _admission.verdict is None else _admission.verdict
 
 
 Find = Callable[[int, UInt64s], Matches]
@@ -128,7 +128,7 @@ class ShardOutcome:
         """Rows per reason, for everything that is not unique."""
         counts = {Admission(admission).reason: count for admission, count in self.admissions.items()}
         same = int(np.count_nonzero(self.same_window))
-        earlier = int(self.counts[Verdict.DUPLICATE]) - same
+        earlier = int(self.counts[TupleVerdict.DUPLICATE]) - same
         return counts | {
             reason: count for reason, count in zip(DUPLICATE_REASONS, (earlier, same), strict=True) if count
         }
@@ -193,7 +193,7 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         first_origin=first_origin,
         first_expiry=first_expiry,
         entries=entries,
-        counts=np.array([np.count_nonzero(verdict == each) for each in Verdict], np.int64),
+        counts=np.array([np.count_nonzero(verdict == each) for each in TupleVerdict], np.int64),
         admissions=_counted(admission[admission != Admission.ADMITTED]),
         max_admitted=_of(expiry, admitted).max().item() if has_key and admitted.size else None,
         max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,

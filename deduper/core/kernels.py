@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.compiled import kernel
-from deduper.core.verdict import Admission, Verdict
+from deduper.core.verdict import Admission, TupleVerdict
 
 UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
@@ -34,8 +34,8 @@ _BAD_EXPIRY: Final = int(Admission.BAD_EXPIRY)
 _AHEAD_OF_NOW: Final = int(Admission.AHEAD_OF_NOW)
 _JUMP_TOO_FAR: Final = int(Admission.JUMP_TOO_FAR)
 _NO_END: Final = 2**63 - 1
-_UNIQUE: Final = int(Verdict.UNIQUE)
-_DUPLICATE: Final = int(Verdict.DUPLICATE)
+_UNIQUE: Final = int(TupleVerdict.UNIQUE)
+_DUPLICATE: Final = int(TupleVerdict.DUPLICATE)
 
 
 @kernel()

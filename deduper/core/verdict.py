@@ -27,7 +27,7 @@ DUPLICATE_REASONS: Final = ("earlier_window", "same_window")
 """Where a duplicate's first copy is; indexed by `ShardOutcome.same_window`."""
 
 
-class Verdict(IntEnum):
+class TupleVerdict(IntEnum):
     """The port a tuple leaves by. Values are written into outputs and receipts: never renumber."""
 
     UNIQUE = 0
@@ -69,11 +69,11 @@ class Admission(IntEnum):
         return "" if self is Admission.ADMITTED else self.name.lower()
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> TupleVerdict | None:
         """The verdict that follows; None for ADMITTED, which the look-up settles."""
         if self is Admission.ADMITTED:
             return None
-        return Verdict.EXPIRED if self < Admission.MALFORMED else Verdict.ERROR
+        return TupleVerdict.EXPIRED if self < Admission.MALFORMED else TupleVerdict.ERROR
 
 
 FIRST_DUPLICATE_CODE: Final = max(Admission) + 1
@@ -83,7 +83,7 @@ REASONS: Final = (
     *DUPLICATE_REASONS,
 )
 """The texts of `_dedup.reason` by their codes: an `Admission`, then the reasons of duplicates."""
-PORT_OF_REASON: Final = dict.fromkeys(DUPLICATE_REASONS, Verdict.DUPLICATE.port) | {
+PORT_OF_REASON: Final = dict.fromkeys(DUPLICATE_REASONS, TupleVerdict.DUPLICATE.port) | {
     admission.reason: admission.verdict.port for admission in Admission if admission.verdict is not None
 }
 """The port by which tuples of each reason leave."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from deduper.core import kernels
 from deduper.core.clock import POSITION_BITS, domain_ends
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt64s
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.leaks.sample import SampledRecords, in_sample
 
 KINDS = ("lookup", "period", "expired")
@@ -57,7 +57,7 @@ class LeakSettings:
 
 
 @dataclass(slots=True)
-class KeyColumns:
+class SampledKeys:
     """The keys of the sample, in the order of their arrival; the first `count` rows of each column.
 
     seen: an admitted copy is remembered; newest: the greatest expiry key of them. missed [kind], gained [period]: the
@@ -74,7 +74,7 @@ class KeyColumns:
     gained: Floats
 
     @classmethod
-    def empty(cls, settings: LeakSettings) -> KeyColumns:
+    def empty(cls, settings: LeakSettings) -> SampledKeys:
         """Columns without a key, and room for all."""
         size, others, dtype = settings.most_keys, len(settings.periods), settings.dtype
         return cls(
@@ -139,7 +139,7 @@ class LeakMeter:
     settings: LeakSettings
     bits: int
     count: int
-    keys: KeyColumns
+    keys: SampledKeys
     totals: LeakTotals
     _rows: dict[int, int] = field(init=False, repr=False)
 
@@ -149,7 +149,7 @@ class LeakMeter:
     @classmethod
     def new(cls, settings: LeakSettings) -> LeakMeter:
         """A measurement that begins."""
-        return cls(settings, settings.bits, 0, KeyColumns.empty(settings), LeakTotals.none(settings))
+        return cls(settings, settings.bits, 0, SampledKeys.empty(settings), LeakTotals.none(settings))
 
     @property
     def weight(self) -> float:
@@ -251,4 +251,4 @@ def warm() -> None:
         meter = LeakMeter.new(LeakSettings(0, 2, float_domain, 1, 1, True, (1,), (1.0,)))
         one = np.zeros(1, np.int64)
         expiry = one.astype(meter.settings.dtype)
-        meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, Verdict.UNIQUE, np.uint8)), None, 1)
+        meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, TupleVerdict.UNIQUE, np.uint8)), None, 1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ def in_sample(words: UInt64s, bits: int) -> Bools:
 def sampled_records(rows: ShardRows, outcome: ShardOutcome, rules: JudgeRules, bits: int) -> SampledRecords:
     """The sampled ones of a shard's judged rows. Tuples have an expiry key (`rules.has_expiry_key`)."""
     words = rows.digests[:, 1]
-    kept = np.flatnonzero(in_sample(words, bits) & (outcome.verdict != Verdict.ERROR))
+    kept = np.flatnonzero(in_sample(words, bits) & (outcome.verdict != TupleVerdict.ERROR))
     dtype = np.float64 if rules.float_domain else np.int64
     if rows.expiry is None:
         expiry = np.full(kept.size, 0 if rules.latest is None else rules.latest, dtype)

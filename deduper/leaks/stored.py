@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.log.leak_sample import LeakSample
-from deduper.leaks.meter import KeyColumns, LeakMeter, LeakSettings, LeakTotals
+from deduper.leaks.meter import LeakMeter, LeakSettings, LeakTotals, SampledKeys
 
 _KEY_COLUMNS = ("words", "seen", "newest", "missed", "entry", "has_entry", "gained")
 _TOTALS = ("sampled", "totals", "squares", "answers", "gains", "gain_squares", "distances")
@@ -54,7 +54,7 @@ def meter_of(sample: LeakSample) -> LeakMeter:
     settings = LeakSettings(**{**given, "periods": tuple(given["periods"]), "edges": tuple(given["edges"])})
     if not 0 <= sample.keys <= settings.most_keys:
         raise ValueError(f"{sample.keys} keys, where {settings.most_keys} is the most")
-    keys, totals = KeyColumns.empty(settings), LeakTotals.none(settings)
+    keys, totals = SampledKeys.empty(settings), LeakTotals.none(settings)
     for name, column in zip(_KEY_COLUMNS, keys.all(), strict=True):
         _fill(column[: sample.keys], sample.columns[name])
     for name, column in zip(_TOTALS, totals.all(), strict=True):

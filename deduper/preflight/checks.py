@@ -14,30 +14,30 @@ from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
 from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
-from deduper.preflight.found import Check, Failure, Start
+from deduper.preflight.results import Failure, PreflightCheck, Start
 
 logger = logging.getLogger(__name__)
 
 CHECKS = (
     # First of all: beside a running job everything else would only report that the job runs.
-    Check("owner", "store", store.owner),
-    Check("java", "java", machine.java),
-    Check("java", "user", machine.user),
-    Check("java", "spark", machine.spark),
-    Check("python", "python", machine.python),
-    Check("kernels", "numba", machine.kernels),
-    Check("folders", "source.path", folders.source),
-    Check("columns", "source.schema", first_file.columns, is_logged=True),
-    Check("hdfs", "store", hadoop.settings, is_logged=True),
-    Check("folders", "store", folders.written),
-    Check("memory", "store.memory", machine.memory),
-    Check("settings", "store", store.settings),
-    Check("outputs", "sinks", store.outputs),
-    Check("metrics", "metrics", connections.metrics_port),
-    Check("client", "python", connections.client),
-    Check("kafka", "source", connections.kafka),
-    Check("offsets", "source", connections.offsets),
-    Check("columns", topic_end.PLACE, topic_end.columns, is_logged=True),
+    PreflightCheck("owner", "store", store.owner),
+    PreflightCheck("java", "java", machine.java),
+    PreflightCheck("java", "user", machine.user),
+    PreflightCheck("java", "spark", machine.spark),
+    PreflightCheck("python", "python", machine.python),
+    PreflightCheck("kernels", "numba", machine.kernels),
+    PreflightCheck("folders", "source.path", folders.source),
+    PreflightCheck("columns", "source.schema", first_file.columns, is_logged=True),
+    PreflightCheck("hdfs", "store", hadoop.settings, is_logged=True),
+    PreflightCheck("folders", "store", folders.written),
+    PreflightCheck("memory", "store.memory", machine.memory),
+    PreflightCheck("settings", "store", store.settings),
+    PreflightCheck("outputs", "sinks", store.outputs),
+    PreflightCheck("metrics", "metrics", connections.metrics_port),
+    PreflightCheck("client", "python", connections.client),
+    PreflightCheck("kafka", "source", connections.kafka),
+    PreflightCheck("offsets", "source", connections.offsets),
+    PreflightCheck("columns", topic_end.PLACE, topic_end.columns, is_logged=True),
 )
 
 

@@ -12,13 +12,13 @@ from deduper.diagnostics import error, warning
 from deduper.errors import DeduperError, PortTakenError, UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.kafka.offsets import after_losses, judged_ends
-from deduper.preflight.found import Found, Start
+from deduper.preflight.results import Results, Start
 from deduper.preflight.store import store_log
 
 _ANSWER_S = 2.0
 
 
-def metrics_port(start: Start) -> Found:
+def metrics_port(start: Start) -> Results:
     """The page of the metrics can be served. The start itself binds the port before it claims the store."""
     page = start.config.metrics
     if page is not None:
@@ -43,14 +43,14 @@ def cannot_listen(page: MetricsConfig, reason: OSError) -> DeduperError:
     )
 
 
-def client(start: Start) -> Found:
+def client(start: Start) -> Results:
     """Kafka's client is installed."""
     if isinstance(start.config.source, KafkaSource) and not is_client_installed():
         raise UsageError(f"{CLIENT_MISSING}; {INSTALL_CLIENT}")
     yield from ()
 
 
-def kafka(start: Start) -> Found:
+def kafka(start: Start) -> Results:
     """The brokers, topics and rights. A start waits for brokers that are down, and logs warnings."""
     if not isinstance(start.config.source, KafkaSource) or not is_client_installed():
         return
@@ -62,7 +62,7 @@ def kafka(start: Start) -> Found:
         yield from examine(start.config)
 
 
-def offsets(start: Start) -> Found:
+def offsets(start: Start) -> Results:
     """What the store has judged of the source's topics is followed by what the brokers hold; a start sees it by itself.
 
     Brokers that do not answer are a matter of `kafka`.

@@ -7,17 +7,17 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from deduper.sinks.names import Ports
+from deduper.sinks.names import HasFilePorts
 
 
-class Room(NamedTuple):
+class DiskSpace(NamedTuple):
     """Bytes of a file system."""
 
     free: int
     size: int
 
 
-def disk_room(config: Ports) -> dict[str, Room]:
+def disk_room(config: HasFilePorts) -> dict[str, DiskSpace]:
     """By `store` and the name of the port; a folder that cannot be looked at is left out."""
     store = config.store.place
     places: dict[str, Path] = {"store": store.local} if store.names.scheme == "file" else {}
@@ -28,5 +28,5 @@ def disk_room(config: Ports) -> dict[str, Room]:
         there = next((one for one in (path, *path.parents) if one.exists()), path)
         with contextlib.suppress(OSError):
             room = shutil.disk_usage(there)
-            found[place] = Room(room.free, room.total)
+            found[place] = DiskSpace(room.free, room.total)
     return found

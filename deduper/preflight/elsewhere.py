@@ -7,10 +7,10 @@ from bucket_store.places.place import Place
 from bucket_store.places.probe import demand_refusal
 from deduper.diagnostics import note
 from deduper.errors import CannotWriteError
-from deduper.preflight.found import Failure, Found
+from deduper.preflight.results import Failure, Results
 
 
-def reachable(place: str, folder: Place) -> Found:
+def reachable(place: str, folder: Place) -> Results:
     """A folder on another storage answers, can be written to, and refuses what two owners would do to each other."""
     try:
         folder.exists()

@@ -17,11 +17,11 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.diagnostics import warning
 from deduper.errors import UsageError
-from deduper.preflight.found import Failure, Found, Start
+from deduper.preflight.results import Failure, Results, Start
 from deduper.sources.files.listing import any_file, listed_files
 from deduper.tasks.errors.causes import misnamed
+from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.partition_folders import folder_texts
-from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 from deduper.tasks.readers.text import fault_of_header
 
 CHECK, _PLACE = "columns", "source.schema"
@@ -33,7 +33,7 @@ _MOST = 3
 _MOST_FILES = 20
 
 
-def columns(start: Start) -> Found:
+def columns(start: Start) -> Results:
     """The names in one file of the source are those of the schema. A source without files has nothing to compare."""
     source = start.config.source
     if not isinstance(source, FilesSource):
@@ -75,7 +75,7 @@ def _names(source: FilesSource, file: str) -> list[str] | None:
     return [field.strip() for field in next(csv.reader([line], delimiter=source.delimiter), [])]
 
 
-def _headers(source: FilesSource) -> Found:
+def _headers(source: FilesSource) -> Results:
     """Fields are columns by their order. When all files have another header, nothing is read."""
     odd = None
     for file in islice(listed_files(source), _MOST_FILES):
@@ -93,7 +93,7 @@ def _headers(source: FilesSource) -> Found:
         yield Failure(_PLACE, UsageError(f"{_PLACE}: {odd}; {remedy}, or correct the files"))
 
 
-def _csv(file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
+def _csv(file: str, declared: Sequence[str], names: Sequence[str]) -> Results:
     """A first line of names, where the first line is a record."""
     met, wanted = {name.lower() for name in names}, {name.lower() for name in declared}
     if 2 * len(met & wanted) > len(wanted):
@@ -101,7 +101,7 @@ def _csv(file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
         yield warning(CHECK, "source.header", what, "set `source.header: true`")
 
 
-def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
+def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Results:
     """Records of JSON and Parquet have columns by their names: one that they lack is null."""
     needed = {*config.key, *(() if config.expiry_column is None else (config.expiry_column.name,))}
     if source.file_format == "parquet":  # whose names count in any case

@@ -10,8 +10,8 @@ from deduper.config.files import FilesSource
 from deduper.diagnostics import note, warning
 from deduper.errors import CannotWriteError, SourceAwayError, UsageError
 from deduper.preflight.elsewhere import reachable
-from deduper.preflight.found import Failure, Found, Start
 from deduper.preflight.machine import file_system_of
+from deduper.preflight.results import Failure, Results, Start
 from deduper.sources.files.source_file import missing_folder
 from deduper.units import approximate_size
 from deduper.window.table_folder import table_settings
@@ -21,7 +21,7 @@ _OF_NETWORKS = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", 
 _OF_MEMORY = ("tmpfs", "ramfs")
 
 
-def source(start: Start) -> Found:
+def source(start: Start) -> Results:
     """The folder of a source of files."""
     missing = missing_folder(start.config.source)
     if missing is not None:
@@ -34,7 +34,7 @@ def source(start: Start) -> Found:
     yield from ()
 
 
-def written(start: Start) -> Found:
+def written(start: Start) -> Results:
     """The folders that the job writes to; of a missing one of this machine, the nearest parent is checked."""
     config = start.config
     places = {"store": config.store.place}
@@ -78,7 +78,7 @@ def _not_writable(place: str, path: Path) -> Failure | None:
     return Failure(place, CannotWriteError(f"{place}: {there} cannot be written to; {remedy}"))
 
 
-def _room(place: str, path: Path) -> Found:
+def _room(place: str, path: Path) -> Results:
     free = shutil.disk_usage(_existing(path)).free
     reported = f"{path}: {approximate_size(free)} are free"
     if free == 0:
@@ -89,7 +89,7 @@ def _room(place: str, path: Path) -> Found:
         yield note("space", place, reported)
 
 
-def _disk(place: str, path: Path) -> Found:
+def _disk(place: str, path: Path) -> Results:
     kind = file_system_of(path.resolve())
     if kind.startswith(_OF_NETWORKS):
         what = f"{path} is on {kind}, a file system of a network: the store's locks and renames may not hold there"

@@ -22,7 +22,7 @@ from bucket_store.places.hadoop_settings import (
 )
 from bucket_store.places.kerberos import CACHE, KEYTAB, TOKENS, LoginError, ticket
 from deduper.diagnostics import Diagnostic, warning
-from deduper.preflight.found import Failure, Found, Start
+from deduper.preflight.results import Failure, Results, Start
 from deduper.spark.hdfs_login import travel_with_tasks
 from deduper.spark_promises import DEFAULT_MASTER, is_this_machine
 
@@ -34,7 +34,7 @@ _SHORT_S = 1800
 """A ticket that ends sooner may be one that nothing renews."""
 
 
-def settings(start: Start) -> Found:
+def settings(start: Start) -> Results:
     """What the client, here or in executors, would not find or would not understand."""
     config = start.config
     clusters = config.hdfs_clusters
@@ -45,7 +45,7 @@ def settings(start: Start) -> Found:
         yield from _of_executors(config.spark, found, has_name_service=any(":" not in one for one in clusters))
 
 
-def here(urls: Iterable[str]) -> Found:
+def here(urls: Iterable[str]) -> Results:
     """What the client of this process would not find or would not understand, if one of the places is in HDFS."""
     if any(urlsplit(url).scheme == "hdfs" for url in urls):
         yield from _of_client()
@@ -75,7 +75,7 @@ def _of_client() -> Generator[Diagnostic | Failure, None, dict[str, str]]:
     return found
 
 
-def _of_ticket() -> Found:
+def _of_ticket() -> Results:
     if TOKENS in os.environ:
         what = "the file of tokens is read as it is; nothing here renews it, and tokens end"
         yield warning(_CHECK, TOKENS, what, f"let {CACHE} name a ticket, which is renewed")
@@ -89,7 +89,7 @@ def _of_ticket() -> Found:
         yield warning(_CHECK, CACHE, what, f"renew it beside the job, or let {KEYTAB} name a keytab")
 
 
-def _of_executors(spark: Mapping[str, object], found: dict[str, str], *, has_name_service: bool) -> Found:
+def _of_executors(spark: Mapping[str, object], found: dict[str, str], *, has_name_service: bool) -> Results:
     is_secure = asks_for_login(found)
     if (is_secure or has_name_service) and f"spark.executorEnv.{FOLDER}" not in spark:
         what = "Python workers of executors read Hadoop's settings from the variables of their host, if it has any"

@@ -14,7 +14,7 @@ import psutil
 from deduper import DISTRIBUTION
 from deduper.diagnostics import note, warning
 from deduper.errors import UsageError
-from deduper.preflight.found import Found, Start
+from deduper.preflight.results import Results, Start
 from deduper.spark.home import RELEASE, installed_pyspark, require_own_spark
 from deduper.spark.java import heap_bytes, require_java, require_user_name
 from deduper.units import approximate_size
@@ -23,19 +23,19 @@ from deduper.window import table_folder
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def java(_: Start) -> Found:
+def java(_: Start) -> Results:
     """A Java that Spark runs on."""
     found = require_java()
     yield note("java", "java", f"{found.path} is {found.shown}")
 
 
-def user(_: Start) -> Found:
+def user(_: Start) -> Results:
     """A user with a name."""
     require_user_name()
     yield from ()
 
 
-def spark(_: Start) -> Found:
+def spark(_: Start) -> Results:
     """The Spark of the installed PySpark, and that one the release that the tests run on."""
     require_own_spark()
     installed = installed_pyspark()
@@ -44,7 +44,7 @@ def spark(_: Start) -> Found:
         yield warning("java", "spark", what, f"pip install '{DISTRIBUTION}[service]'")
 
 
-def python(_: Start) -> Found:
+def python(_: Start) -> Results:
     """One Python for the driver and the workers."""
     own = _version_of(sys.executable)
     other = os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -67,7 +67,7 @@ def _version_of(program: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else "no Python"
 
 
-def kernels(_: Start) -> Found:
+def kernels(_: Start) -> Results:
     """A folder for compiled code."""
     from bucket_store.compiled import cache_folder
     from deduper.core.kernels import is_expired
@@ -80,7 +80,7 @@ def kernels(_: Start) -> Found:
         yield note("kernels", "numba", f"compiled code is kept in {folder}")
 
 
-def memory(start: Start) -> Found:
+def memory(start: Start) -> Results:
     """`store.memory` against /dev/shm and the machine. Tables without room there are on the disk."""
     place, wanted, shared = "store.memory", start.config.store.memory, table_folder.SHARED_MEMORY
     if shared.is_dir():

@@ -10,13 +10,13 @@ from bucket_store.log.copies import original_of
 from bucket_store.log.heartbeat import read_sign
 from bucket_store.places.open import open_place
 from deduper.diagnostics import warning
-from deduper.preflight.found import Found, Start
+from deduper.preflight.results import Results, Start
 from deduper.window.completeness import require_no_open_seed
 from deduper.window.owner_alive import require_no_owner
 from deduper.window.recovery import check_ports, require_fixed_settings
 
 
-def owner(start: Start) -> Found:
+def owner(start: Start) -> Results:
     """No other process owns the store and is alive, unless it is to be taken over."""
     root = open_place(start.config.store.url)
     sign = read_sign(root)
@@ -26,7 +26,7 @@ def owner(start: Start) -> Found:
     yield from ()
 
 
-def settings(start: Start) -> Found:
+def settings(start: Start) -> Results:
     """The store can be read, was made with the same fixed settings, and holds no half of a seed."""
     log = store_log(start)
     if log is None:
@@ -40,7 +40,7 @@ def settings(start: Start) -> Found:
         yield warning("owner", "store", what, "if only one is to go on, remove the other")
 
 
-def outputs(start: Start) -> Found:
+def outputs(start: Start) -> Results:
     """The file ports hold windows of this store only, and none beyond its last."""
     # A file in the place of a port is a matter of folders.
     with contextlib.suppress(NotADirectoryError):

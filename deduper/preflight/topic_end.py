@@ -10,13 +10,13 @@ from deduper.diagnostics import warning
 from deduper.errors import DeduperError
 from deduper.kafka.errors import is_client_installed
 from deduper.preflight.first_file import BY_NAME, CHECK, lacks
-from deduper.preflight.found import Found, Start
+from deduper.preflight.results import Results, Start
 
 PLACE = "source.value.schema"
 _ANSWER_S = 2.0
 
 
-def columns(start: Start) -> Found:
+def columns(start: Start) -> Results:
     """The fields of each topic's last records are those of the schema. Topics without records have none to compare.
 
     Brokers that do not answer are a matter of `kafka`, and what is no JSON object one of the window that reads it.

@@ -48,7 +48,7 @@ from deduper.spark_promises import DEFAULT_MASTER, TIME_ZONE, have_spare_cores
 from deduper.window.opened import opened_runner
 from deduper.window.present_clock import wall_clock_us
 from deduper.window.recovery import owned_store, publish_unmarked, reason_to_stop, recover, unpublished
-from deduper.window.runner import Batch
+from deduper.window.runner import WindowInput
 
 if TYPE_CHECKING:
     from deduper.service.metrics import JobMetrics
@@ -473,7 +473,9 @@ class _OpenStore:
         metrics = self._metrics
         try:
             with contextlib.nullcontext() if metrics is None else metrics.window():
-                self._runner.run(Batch(query_id, number, source), None if metrics is None else metrics.window_ended)
+                self._runner.run(
+                    WindowInput(query_id, number, source), None if metrics is None else metrics.window_ended
+                )
         except Exception as exc:
             if metrics is not None:
                 metrics.failed("window")

@@ -25,7 +25,7 @@ from deduper.columns import backticked
 from deduper.config.model import Config
 from deduper.config.query import QueryConfig
 from deduper.config.sections import PORTS
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.errors import UsageError
 from deduper.sources.frames import BATCH
 from deduper.tasks.dedup_column import DEDUP, dedup_ddl
@@ -252,7 +252,7 @@ class StagedRows:
 def dedup_column(config: Config, port: str) -> str:
     """The column `_dedup` of a port's rows, as Spark DDL."""
     scale, first_seen = config.expiry_key_scale, config.store.first_seen
-    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)}"
+    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=port == TupleVerdict.ERROR.port)}"
 
 
 def _uri(staged: str) -> str:

@@ -79,10 +79,10 @@ class PublishedWindows(DataSource):
         """The source's columns and `_dedup`, as DDL."""
         return self._port.schema
 
-    def reader(self, schema: StructType) -> _Reader:
+    def reader(self, schema: StructType) -> _BatchReader:
         """Of the windows that are published now."""
         del schema
-        return _Reader(self._port)
+        return _BatchReader(self._port)
 
     def streamReader(self, schema: StructType) -> _StreamReader:
         """Of the windows as they are published."""
@@ -93,7 +93,7 @@ class PublishedWindows(DataSource):
 
 
 @dataclass(frozen=True, slots=True)
-class _Port:
+class _PortFolder:
     """A folder of Parquet files, by its URL, of the store with this id."""
 
     url: str
@@ -136,7 +136,7 @@ class _File(InputPartition):
     place: str
 
 
-def _port(store: str, port: str) -> _Port:
+def _port(store: str, port: str) -> _PortFolder:
     if port not in PORTS:
         raise UsageError(f"option port is `{port}`; write one of {', '.join(PORTS)}")
     opened = open_store(store)
@@ -148,24 +148,24 @@ def _port(store: str, port: str) -> _Port:
             f"port {port} of {store} is `format: {sink.format}`; only folders of Parquet files are read so"
         )
     schema = f"{ddl_of(opened.config.source.parsed_columns)}, {dedup_column(opened.config, port)}"
-    return _Port(sink.url, opened.log.manifest.store_id, schema)
+    return _PortFolder(sink.url, opened.log.manifest.store_id, schema)
 
 
 def _rows(file: _File) -> Iterator[pa.RecordBatch]:
     place = open_place(file.place)
     source = pa.memory_map(str(place.local)) if place.is_local else pa.BufferReader(place.read())
     for batch in parquet.ParquetFile(source).iter_batches(_BATCH_ROWS):
-        yield _plain(batch)
+        yield _without_dictionaries(batch)
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Without dictionaries, which Spark does not take from a source."""
     columns = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-class _Reader(DataSourceReader):
-    def __init__(self, port: _Port) -> None:
+class _BatchReader(DataSourceReader):
+    def __init__(self, port: _PortFolder) -> None:
         self._port = port
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -179,7 +179,7 @@ class _Reader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are {"store": its id, "next": the first window that was not read}."""
 
-    def __init__(self, port: _Port, limit: int | None) -> None:
+    def __init__(self, port: _PortFolder, limit: int | None) -> None:
         self._port = port
         self._limit = limit
         self._target: int | None = None

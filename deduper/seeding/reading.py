@@ -19,10 +19,10 @@ from deduper.config.sections import LeakMeterConfig, NoneSink, SinksConfig, Sour
 from deduper.errors import UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.seeding.source import (
-    Judged,
-    JudgedFiles,
     KnownByOrder,
+    SeededFiles,
     SeedInput,
+    SeedProgress,
     SeedSource,
     in_order,
     is_open,
@@ -154,11 +154,11 @@ def open_input(config: Config, own: Config, given: SeedInput, owned: Ownership, 
 
 def _opened(
     config: Config, given: SeedInput, owned: Ownership, seeds: Mapping[str, Any], stop: Stop
-) -> tuple[Judged, PlannedSource]:
+) -> tuple[SeedProgress, PlannedSource]:
     """What was judged of the input, and the rest of it."""
     salt = owned.log.manifest.salt
     if isinstance(config.source, FilesSource):
-        files = JudgedFiles.from_wire(seeds.get(given.name))
+        files = SeededFiles.from_wire(seeds.get(given.name))
         known = KnownByOrder(files, str(config.source.folder))
         return files, FollowedFiles(FileBatches(config.source, known, file_reading(config, config.source, salt)))
     from deduper.seeding.topics import open_topic
@@ -194,7 +194,7 @@ def require_apart(
             continue
         source = _records(config, replace(given, place=place, record_format="parquet"))
         try:
-            others = in_order(list_files(source))[: JudgedFiles.from_wire(judged).count]
+            others = in_order(list_files(source))[: SeededFiles.from_wire(judged).count]
         except OSError:
             continue  # what is not there is in no other input either
         own = own if own is not None else set(map(os.path.realpath, files))

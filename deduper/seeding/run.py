@@ -33,7 +33,7 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.complete_since import CompleteSince
-from deduper.core.verdict import PORT_OF_REASON, Verdict
+from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.errors import IntegrityError, UsageError
 from deduper.seeding.reading import has_windows, open_input, require_apart, require_no_other, seed_config
 from deduper.seeding.source import SeedInput, seeds_of
@@ -206,7 +206,7 @@ def seed(
     summary = run(
         seed_config(config, given),
         once=True,
-        max_batches=None,
+        max_windows=None,
         take_over=False,
         on_progress=on_progress,
         session=session,
@@ -253,13 +253,13 @@ def _finish(
     with closing(open_backend(config.store.url)) as pieces:
         after = _live_keys(config, state, pieces, log.manifest.store_id)
         errors = {
-            one: rows for one, rows in state.reason_totals.items() if PORT_OF_REASON.get(one) == Verdict.ERROR.port
+            one: rows for one, rows in state.reason_totals.items() if PORT_OF_REASON.get(one) == TupleVerdict.ERROR.port
         }
         report = replace(judged, after=after, reasons=errors)
         if given.kind == "topic":
-            from deduper.seeding.topics import JudgedOffsets
+            from deduper.seeding.topics import SeededOffsets
 
-            report = replace(report, until=JudgedOffsets.from_wire(state.extra[SEED][given.name]).next_offsets)
+            report = replace(report, until=SeededOffsets.from_wire(state.extra[SEED][given.name]).next_offsets)
         died = report.died
         assert died is not None
         if died < 0 or (died and config.expiry.by == "never"):

@@ -5,7 +5,7 @@ interrupted continues after its last window, and the same input once more has no
 would bring back keys that have expired since. A commit of the job has no `seed`: from there on nothing can be seeded.
 
 Files are known by their order, which is the order of judging: their number, and a chained digest of paths and times.
-Of a topic it is the judged end of each partition, and where the seed ends (`topics.JudgedOffsets`).
+Of a topic it is the judged end of each partition, and where the seed ends (`topics.SeededOffsets`).
 Names of a seed's source partitions begin with `seed:`, so no file or topic of the job has such a name.
 """
 
@@ -67,7 +67,7 @@ def is_open(state: LogState, name: str) -> bool:
     return state.extra.get(SEED_OPEN) in (name, True)
 
 
-class Judged(Protocol):
+class SeedProgress(Protocol):
     """What was judged of an input."""
 
     def after(self, batch: SourceBatch) -> Self:
@@ -83,7 +83,7 @@ class SeedBatch:
 
     inner: SourceBatch
     name: str
-    before: Judged
+    before: SeedProgress
     kept: Mapping[str, Any]
 
     @cached_property
@@ -111,7 +111,7 @@ class SeedBatch:
         return self if inner is self.inner else replace(self, inner=_whole(inner))
 
     @property
-    def after(self) -> Judged:
+    def after(self) -> SeedProgress:
         """What is judged of the input with this batch."""
         return self.before.after(self.inner)
 
@@ -135,7 +135,7 @@ def _whole(batch: SourceBatch) -> SourceBatch:
 class SeedSource:
     """A planned source whose windows are a seed's. `judged`: of the input, by earlier runs."""
 
-    def __init__(self, inner: PlannedSource, name: str, kept: Mapping[str, Any], judged: Judged) -> None:
+    def __init__(self, inner: PlannedSource, name: str, kept: Mapping[str, Any], judged: SeedProgress) -> None:
         self._inner = inner
         self._name = name
         self._kept = kept
@@ -167,14 +167,14 @@ class SeedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedFiles:
+class SeededFiles:
     """The first `count` files of an input, in source order, and the chained digest of their paths and times."""
 
     count: int = 0
     digest: bytes = b""
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any] | None) -> JudgedFiles:
+    def from_wire(cls, wire: Mapping[str, Any] | None) -> SeededFiles:
         """The value of a commit; none judged without one."""
         return cls() if wire is None else cls(wire["files"], wire["digest"])
 
@@ -182,16 +182,16 @@ class JudgedFiles:
         """The value for a commit."""
         return {"files": self.count, "digest": self.digest}
 
-    def after(self, batch: SourceBatch) -> JudgedFiles:
+    def after(self, batch: SourceBatch) -> SeededFiles:
         """With the files of a batch."""
         return self.then(one.digest for one in batch.partitions)
 
-    def then(self, digests: Iterable[bytes]) -> JudgedFiles:
+    def then(self, digests: Iterable[bytes]) -> SeededFiles:
         """With more files, by their digests. Windows may divide them in any way."""
         count, digest = self.count, self.digest
         for one in digests:
             count, digest = count + 1, hashlib.blake2b(digest + one, digest_size=16).digest()
-        return JudgedFiles(count, digest)
+        return SeededFiles(count, digest)
 
 
 def in_order(paths: Iterable[str]) -> list[ListedFile]:
@@ -205,7 +205,7 @@ class KnownByOrder:
 
     changed = 0
 
-    def __init__(self, judged: JudgedFiles, folder: str) -> None:
+    def __init__(self, judged: SeededFiles, folder: str) -> None:
         self._judged = judged
         self.folder = folder
 
@@ -217,7 +217,7 @@ class KnownByOrder:
         """
         files = in_order(paths)
         oldest = files[: self._judged.count]
-        if JudgedFiles().then(source_digest(one.path, one.modified_ms) for one in oldest) != self._judged:
+        if SeededFiles().then(source_digest(one.path, one.modified_ms) for one in oldest) != self._judged:
             raise UsageError(
                 f"{self.folder}: {self._judged.count} files were seeded, and they are not its oldest files any more: "
                 "files were removed, changed, or added with an older time. Put them back, or seed newer files from "

@@ -33,7 +33,7 @@ from deduper.kafka.offsets import (
 from deduper.seeding.source import SeedInput, is_open
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
-from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.protocol import SourceBatch
 
 _SETTING = "source.starting_offsets"
@@ -42,7 +42,7 @@ _START = 'write `earliest`, a time such as 2025-03-01T00:00:00Z, or offsets by p
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedOffsets:
+class SeededOffsets:
     """How far a topic is judged, of a seed from `start` that ends at `until`."""
 
     start: str
@@ -50,7 +50,7 @@ class JudgedOffsets:
     until: Offsets
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> JudgedOffsets:
+    def from_wire(cls, wire: Mapping[str, Any]) -> SeededOffsets:
         """The value of a commit."""
         return cls(wire["start"], ends_from_wire(wire["ends"]), parse_offsets(wire["until"]))
 
@@ -58,7 +58,7 @@ class JudgedOffsets:
         """The value for a commit."""
         return {"start": self.start, "ends": ends_to_wire(self.ends), "until": write_offsets(self.until)}
 
-    def after(self, batch: SourceBatch) -> JudgedOffsets:
+    def after(self, batch: SourceBatch) -> SeededOffsets:
         """With the offsets of a batch."""
         assert isinstance(batch, KafkaBatch)
         return replace(self, ends=batch.ends)
@@ -146,7 +146,7 @@ def open_topic(
     state: LogState,
     salt: bytes,
     stop: Event,
-) -> tuple[JudgedOffsets, KafkaBatches]:
+) -> tuple[SeededOffsets, KafkaBatches]:
     """What was judged of the topic, and the rest of it. Raises as `judged_offsets`."""
     cluster = KafkaCluster(source, stop)
     judged = judged_offsets(cluster, source, given, seeds, state)
@@ -156,7 +156,7 @@ def open_topic(
 
 def judged_offsets(
     cluster: KafkaCluster, source: KafkaSource, given: SeedInput, seeds: Mapping[str, Any], state: LogState
-) -> JudgedOffsets:
+) -> SeededOffsets:
     """What was judged of the topic so far, and where this run ends; `seeds` as `source.seeds_of`.
 
     Raises:
@@ -169,7 +169,7 @@ def judged_offsets(
     wire = seeds.get(given.name)
     topic_id = held.topic_ids[given.place]
     if wire is not None:
-        judged = JudgedOffsets.from_wire(wire)
+        judged = SeededOffsets.from_wire(wire)
         if judged.start != given.start:
             raise UsageError(
                 f"--from {given.start}: topic {given.place} was seeded from {judged.start}: repeat it with that"
@@ -184,7 +184,7 @@ def judged_offsets(
         if _SETTING not in str(error):
             raise
         raise UsageError(str(error).replace(_SETTING, f"--from {given.start}")) from error
-    begun = JudgedOffsets(
+    begun = SeededOffsets(
         given.start, {place: End(topic_id, offset) for place, offset in starts.items()}, dict(held.latest)
     )
     if not begun.left:
@@ -192,7 +192,7 @@ def judged_offsets(
     return begun
 
 
-def planned_offsets(source: KafkaSource, given: SeedInput, seeds: Mapping[str, Any], state: LogState) -> JudgedOffsets:
+def planned_offsets(source: KafkaSource, given: SeedInput, seeds: Mapping[str, Any], state: LogState) -> SeededOffsets:
     """`judged_offsets` for a plan, which does not wait long for brokers."""
     cluster = KafkaCluster(source.model_copy(update={"deadline": min(source.deadline, _PLAN_WAITS_US)}))
     return judged_offsets(cluster, source, given, seeds, state)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.kafka.retry import ThrottledLog
-from deduper.sources.files.batch import FileBatch, FileBatches
+from deduper.sources.files.batch import FileBatches, SourceFileBatch
 from deduper.sources.protocol import SourceBatch
 from deduper.window.progress import PROGRESS
 
@@ -39,7 +39,7 @@ class FollowedFiles:
         elif not drain:
             PROGRESS.info("waiting for the first files in %s", self.place)
 
-    def next_batch(self) -> FileBatch | None:
+    def next_batch(self) -> SourceFileBatch | None:
         """The oldest files that were not judged. A listing that is used up is made anew.
 
         Raises:

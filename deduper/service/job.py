@@ -16,7 +16,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
 from deduper.preflight.checks import require
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.stop import Stop, restoring_handlers
@@ -64,7 +64,7 @@ def run(
     config: Config,
     *,
     once: bool,
-    max_batches: int | None,
+    max_windows: int | None,
     take_over: bool,
     on_progress: Callable[[BatchProgress], None],
     session: SparkSession | None = None,
@@ -72,7 +72,7 @@ def run(
     clock: Callable[[], int] = wall_clock_us,
     opened: OpenSource | None = None,
 ) -> RunSummary:
-    """Run the job until the source is drained (`once`, or the trigger `available_now`), `max_batches`, or a signal.
+    """Run the job until the source is drained (`once`, or the trigger `available_now`), `max_windows`, or a signal.
 
     Called from the main thread: SIGTERM and SIGINT finish the running window and stop. A `session` that is given is
     used as it is and left running, if it has the settings that promises rest on; without one, the job starts its own.
@@ -126,7 +126,7 @@ def run(
             )
             with opened_windows as runner:
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
-                windows = Windows(owned.log, runner, reports, stop, max_batches)
+                windows = Windows(owned.log, runner, reports, stop, max_windows)
                 try:
                     from deduper.service.stream import WindowStream  # PySpark has what it needs since 4.2
 

@@ -36,7 +36,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import HealthConfig
 from deduper.core.statistics import SpanCounts
-from deduper.core.verdict import PORT_OF_REASON, Verdict, expiry_point
+from deduper.core.verdict import PORT_OF_REASON, TupleVerdict, expiry_point
 from deduper.kafka.offsets import Offsets, TopicPartition, judged_ends
 from deduper.leaks.figures import LeakFigures
 from deduper.preflight.disk_room import disk_room
@@ -312,7 +312,7 @@ class JobMetrics(Collector):
             "deduper_records",
             "Records judged and committed",
             ("verdict",),
-            {(verdict.port,): state.totals.get(verdict.port, 0) for verdict in Verdict},
+            {(verdict.port,): state.totals.get(verdict.port, 0) for verdict in TupleVerdict},
         )
         yield _counters(
             "deduper_reasons",

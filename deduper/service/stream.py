@@ -23,7 +23,7 @@ from deduper.errors import DeduperError, SourceAwayError, StopRequested
 from deduper.service.stop import Stop
 from deduper.service.windows import Windows
 from deduper.sources.protocol import PlannedSource, SourceBatch
-from deduper.spark.failures import plain_cause
+from deduper.spark.failures import readable_cause
 from deduper.spark.planned_stream import ADDRESS, FORMAT, PlannedPart, PlannedStream, Planner
 from deduper.spark.session import changed_settings
 
@@ -109,7 +109,7 @@ class WindowStream:
         query.stop()
         failure = query.exception()
         if failure is not None and self._windows.failure is None and not self._stop.is_requested:
-            raise DeduperError(f"Spark has ended the job's query: {plain_cause(failure)}") from failure
+            raise DeduperError(f"Spark has ended the job's query: {readable_cause(failure)}") from failure
 
     def _plan(self) -> Sequence[PlannedPart] | None:
         """The parts of the next batch; on the planner's thread."""

@@ -14,7 +14,7 @@ from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.sections import ErrorsConfig
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.errors import StopRequested
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.stop import Stop
@@ -22,9 +22,9 @@ from deduper.sources.files.batch import FileBatches
 from deduper.sources.protocol import SourceBatch
 from deduper.spark.allocator import FreeMemory
 from deduper.spark.failures import raised_in_worker
-from deduper.window.progress import BatchProgress, Left
+from deduper.window.progress import BatchProgress, RemainingInput
 from deduper.window.recovery import reason_to_stop
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.runner import WindowInput, WindowRunner
 
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch
@@ -46,7 +46,7 @@ class Reports:
     watch: SourceWatch | None = None
     errors: ErrorWatch = field(default_factory=lambda: ErrorWatch(ErrorsConfig()))
     windows: int = 0
-    totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in Verdict})
+    totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in TupleVerdict})
     begun: float = math.inf
     files: FileBatches | None = None
     files_listed: int = 0
@@ -67,7 +67,7 @@ class Reports:
         self.errors.window_ended(progress)
         self.on_progress(replace(progress, left=self._left(progress)))
 
-    def _left(self, progress: BatchProgress) -> Left | None:
+    def _left(self, progress: BatchProgress) -> RemainingInput | None:
         """What is left, and the time for it at the rate since the first window began."""
         now = time.monotonic()
         self.begun = min(self.begun, now - progress.seconds)
@@ -77,7 +77,7 @@ class Reports:
             noun, count, done = "offset", waiting, sum(self.totals.values())
         else:
             return None
-        return Left(count, noun, count * (now - self.begun) / done if done > 0 else None)
+        return RemainingInput(count, noun, count * (now - self.begun) / done if done > 0 else None)
 
     def window_failed(self) -> None:
         """The work on a batch has failed."""
@@ -144,14 +144,14 @@ class Windows:
         `judged` is given the batch that was committed, which may be less than `batch`.
         """
         with self._reports.window():
-            committed = self._runner.run(Batch("", batch_id, batch), self._reports.window_ended)
+            committed = self._runner.run(WindowInput("", batch_id, batch), self._reports.window_ended)
         judged(committed)
         failpoints.hit("window.7.checkpoint")
         self._made += 1
         if self._max_windows is not None and self._made >= self._max_windows:
             # A stop that is requested earlier would shorten the waits of the publication.
             self._runner.wait_until_published()
-            self._stop.request("max_batches")
+            self._stop.request("max_windows")
 
     def listed(self, source: FileBatches) -> None:
         """A source of files was listed."""

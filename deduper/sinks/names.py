@@ -157,7 +157,7 @@ class HasPlace(Protocol):
         """The folder of the store. Never changes."""
 
 
-class Ports(Protocol):
+class HasFilePorts(Protocol):
     """File ports and their store: those of a job's config, or of another command with windows."""
 
     @property
@@ -169,7 +169,7 @@ class Ports(Protocol):
         """The store of the windows. Never changes."""
 
 
-def staging_homes(config: Ports) -> list[Place]:
+def staging_homes(config: HasFilePorts) -> list[Place]:
     """Every directory that may have a `_staging`: those of the file ports, and the store's."""
     return sorted({sink.place for sink in config.file_ports.values()} | {config.store.place}, key=str)
 

@@ -31,14 +31,14 @@ from deduper.errors import IntegrityError, telling_where
 from deduper.sinks.names import (
     STAGING,
     Attempt,
-    Ports,
+    HasFilePorts,
     TopicPlace,
     final_name,
     function_place,
     is_of_file,
     staging_homes,
 )
-from deduper.tasks.write import StagedFile, WriteReceipt
+from deduper.tasks.write import StagedFile, WriterReceipt
 
 _THREADS = 16
 _LOCAL: Names = LocalNames()
@@ -51,7 +51,7 @@ def staging_home(config: Config) -> Place:
     return next((sink.place for sink in config.file_ports.values()), config.store.place)
 
 
-def make_port_directories(config: Ports, *, names: Names = _LOCAL) -> None:
+def make_port_directories(config: HasFilePorts, *, names: Names = _LOCAL) -> None:
     """Make the directories of the file ports, durably: a port without rows can be read too."""
     for sink in config.file_ports.values():
         through(names, sink.place).make_directories()
@@ -79,7 +79,7 @@ def make_staging(config: Config, attempt: Attempt, *, names: Names = _LOCAL) -> 
     return targets
 
 
-def staged_files(written: Iterable[WriteReceipt]) -> dict[str, list[StagedFile]]:
+def staged_files(written: Iterable[WriterReceipt]) -> dict[str, list[StagedFile]]:
     """The files of each port that has any, by the receipts of an attempt's writers."""
     staged: dict[str, list[StagedFile]] = {}
     for receipt in written:
@@ -186,7 +186,7 @@ def _sync_if_there(directory: Place) -> None:
         directory.sync()
 
 
-def where_they_lie(config: Ports, outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[OutputFile]:
+def where_they_lie(config: HasFilePorts, outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[OutputFile]:
     """Committed outputs with their present places: a store that was moved or copied publishes its own rows.
 
     The record names the folders in which the window was judged. Those of a copy's original may still exist, with the
@@ -225,14 +225,16 @@ def _require_there(output: OutputFile, homes: Sequence[Place], names: Names) -> 
         )
 
 
-def discard_window(config: Ports, window: int, epoch: int, *, names: Names = _LOCAL) -> None:
+def discard_window(config: HasFilePorts, window: int, epoch: int, *, names: Names = _LOCAL) -> None:
     """Remove all folders that an epoch has staged for a window, once it is published."""
     for attempt, folder in _staged_folders(names, config):
         if (attempt.window, attempt.epoch) == (window, epoch):
             folder.remove_tree()
 
 
-def discard_abandoned(config: Ports, below_epoch: int, *, keep: Collection[int] = (), names: Names = _LOCAL) -> int:
+def discard_abandoned(
+    config: HasFilePorts, below_epoch: int, *, keep: Collection[int] = (), names: Names = _LOCAL
+) -> int:
     """Remove the folders staged by lower epochs, but for windows `keep` that are not published; gives their number.
 
     Never those of a higher epoch: this process may have been paused while another one took over.
@@ -248,7 +250,7 @@ def discard_abandoned(config: Ports, below_epoch: int, *, keep: Collection[int] 
     return len(abandoned)
 
 
-def _staged_folders(names: Names, config: Ports) -> list[tuple[Attempt, Place]]:
+def _staged_folders(names: Names, config: HasFilePorts) -> list[tuple[Attempt, Place]]:
     homes = (through(names, home) / STAGING for home in staging_homes(config))
     return [
         (attempt, home / entry.name)

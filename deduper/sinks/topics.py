@@ -38,7 +38,7 @@ _MOST_FENCED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Port:
+class _PortRows:
     """The rows of one window for one port's topic."""
 
     name: str
@@ -84,7 +84,7 @@ class KafkaPorts:
             UsageError: a port of the window is no topic any more.
             KafkaSinkError, IntegrityError, StopRequested: see `Publisher.publish`.
         """
-        left: Sequence[_Port] = self._ports(window, outputs)
+        left: Sequence[_PortRows] = self._ports(window, outputs)
         committed_us = self._committed_us(window)
         for attempt in range(1, _MOST_FENCED + 1):
             outcomes = self._publisher.publish([self._work(window, port, committed_us) for port in left])
@@ -109,7 +109,7 @@ class KafkaPorts:
         """Close the publisher."""
         self._publisher.close()
 
-    def _ports(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> list[_Port]:
+    def _ports(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> list[_PortRows]:
         by_port: defaultdict[str, list[tuple[OutputFile, TopicPlace]]] = defaultdict(list)
         for output, place in outputs:
             by_port[output.port].append((output, place))
@@ -126,7 +126,9 @@ class KafkaPorts:
             for output, place in sorted(files, key=lambda pair: open_place(pair[0].staged).name):
                 for slot in place.slots:
                     slots[slot].append(open_place(output.staged))
-            ports.append(_Port(name, sinks[name], first.topic, first.job, tuple(output for output, _ in files), slots))
+            ports.append(
+                _PortRows(name, sinks[name], first.topic, first.job, tuple(output for output, _ in files), slots)
+            )
         return ports
 
     def _committed_us(self, window: int) -> int | None:
@@ -140,7 +142,7 @@ class KafkaPorts:
         # The record of the window is folded: it was committed before the first of these.
         return min((commit.wall_us for commit in commits if commit.window >= window), default=None)
 
-    def _work(self, window: int, port: _Port, committed_us: int | None) -> PortWork:
+    def _work(self, window: int, port: _PortRows, committed_us: int | None) -> PortWork:
         sink = TransactionalSink(
             job=port.job,
             store_id=self._log.manifest.store_id,

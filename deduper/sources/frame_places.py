@@ -61,7 +61,7 @@ class FramePlaces:
             order[rows] = self._ordinal(name) << POSITION_BITS | positions
         return pa.RecordBatch.from_pydict({**columns, ORDER: pa.array(order)})
 
-    def found(self) -> tuple[FoundPartition, ...]:
+    def partitions(self) -> tuple[FoundPartition, ...]:
         """See `RecordPlaces`."""
         return tuple(
             FoundPartition(self._ordinal(name), name, self._ends[name], rows) for name, rows in self._rows.items()

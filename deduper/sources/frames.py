@@ -26,7 +26,7 @@ from deduper.core.verdict import Admission
 from deduper.errors import UsageError
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frame_places import MOST_PARTITIONS, FramePlaces
-from deduper.sources.protocol import BatchPartition, Rows
+from deduper.sources.protocol import BatchPartition, SparkRows
 from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
 from deduper.spark.columns import Selected
@@ -184,14 +184,14 @@ class FrameBatch:
         """No: the commit record says which batch was judged."""
         return False
 
-    def records(self) -> Rows:
+    def records(self) -> SparkRows:
         """The rows, by Spark; see `SourceBatch`."""
-        return Rows(self.plan.records(self.rows), FramePlaces() if self.has_places else None)
+        return SparkRows(self.plan.records(self.rows), FramePlaces() if self.has_places else None)
 
     def as_read(self, found: Sequence[PartRead]) -> FrameBatch:
         """The batch with the partitions that its rows were found in."""
         receipts = [one.receipt for one in found if one.receipt is not None]
-        partitions = self._found_partitions(receipts) if self.has_places else self._read_partitions(receipts)
+        partitions = self._named_partitions(receipts) if self.has_places else self._read_partitions(receipts)
         return replace(self, partitions=partitions)
 
     def after_failure(self, error: Exception) -> FrameBatch:
@@ -222,9 +222,9 @@ class FrameBatch:
             for ordinal in range(max(rows, default=0) + 1)
         )
 
-    def _found_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
+    def _named_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
         """The partitions that the rows name, by ordinal. Names are unique; ordinals between them have no rows."""
-        found = {one.ordinal: one for receipt in receipts for one in receipt.found}
+        found = {one.ordinal: one for receipt in receipts for one in receipt.partitions}
         made, taken = [], set[str]()
         for ordinal in range(max(found, default=0) + 1):
             partition = _partition(self.query_id, self.batch_id, ordinal, rows=0)

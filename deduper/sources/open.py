@@ -52,7 +52,7 @@ def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSo
     from deduper.kafka.offsets import ENDS, judged_ends
     from deduper.sources.kafka.batch import KafkaBatches
     from deduper.sources.kafka.broker_watch import BrokerWatch
-    from deduper.sources.kafka.plain_topics import topic_reading
+    from deduper.sources.kafka.reading import topic_reading
 
     source = config.source
     assert isinstance(source, KafkaSource)

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from bucket_store.log.sources_file import SourcePartition
 from deduper.errors import SourceAwayError
 from deduper.tasks.read import ReadTask, RecordPlaces
-from deduper.tasks.readers.reading_tasks import Part, PartRead
+from deduper.tasks.readers.reading_tasks import PartRead, SourcePart
 
-_P = TypeVar("_P", bound=Part)
+_P = TypeVar("_P", bound=SourcePart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Parts(Generic[_P]):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SparkRows:
     """The rows of a DataFrame, which Spark reads, with the columns of `tasks.layout`.
 
     `places` is None where ORDER is their source order.
@@ -61,7 +61,7 @@ class Rows:
     places: RecordPlaces | None = None
 
 
-Records: TypeAlias = Parts[Any] | Rows
+Records: TypeAlias = Parts[Any] | SparkRows
 """The records of a batch, as a window's jobs take them."""
 
 

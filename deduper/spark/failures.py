@@ -101,16 +101,16 @@ def innermost_cause(error: BaseException) -> str:
     return (causes[-1] if causes else text.split("\n", 1)[0])[:500]
 
 
-def plain_cause(error: BaseException) -> str:
+def readable_cause(error: BaseException) -> str:
     """`innermost_cause` as one sentence of Spark's, without its codes and the names of Java's classes."""
-    text = " ".join(_told(error).split())
+    text = " ".join(_text_of(error).split())
     text = re.sub(r"^(?:Error while instantiating |An error occurred while calling )\S+:?\s*:? ?", "", text)
     text = re.sub(r"^(?:(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ?)+", "", text)
     text = re.sub(r"^\[[A-Z_.\d]+\] ", "", text)
     return re.sub(r" SQLSTATE: \w+$", "", text).rstrip(".") or type(error).__name__
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """The message up to Java's frames, or what has caused it."""
     text = whole_text(error)
     if _TRACEBACK.search(text) or "\nCaused by: " in text:

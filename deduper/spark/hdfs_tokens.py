@@ -20,7 +20,7 @@ from bucket_store.places.hadoop_settings import FOLDER, asks_for_login, hadoop_s
 from bucket_store.places.kerberos import CACHE, LoginError, cache_name, ticket
 from deduper.errors import DeduperError
 from deduper.spark import hdfs_login
-from deduper.spark.failures import plain_cause
+from deduper.spark.failures import readable_cause
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +93,8 @@ class TokenSource:
                     client.close()
             except Py4JError as exc:
                 raise DeduperError(
-                    f"HDFS: {cluster} gives the driver's Java no token for the executors: {plain_cause(exc)}; Java has "
-                    f"to read {FOLDER}, krb5.conf (`-Djava.security.krb5.conf`) and the ticket's file ({CACHE})"
+                    f"HDFS: {cluster} gives the driver's Java no token for the executors: {readable_cause(exc)}; Java "
+                    f"has to read {FOLDER}, krb5.conf (`-Djava.security.krb5.conf`) and the ticket's file ({CACHE})"
                 ) from exc
             if token is None:
                 raise DeduperError(f"HDFS: {cluster} gives no token: it asks for no login, but {FOLDER} says so")

@@ -138,15 +138,15 @@ class PlannedStream(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of the batches that the planner plans."""
         del schema
-        return _Reader(self.options[ADDRESS])
+        return _PlannedReader(self.options[ADDRESS])
 
 
 @dataclass
-class _Part(InputPartition):
+class _PlannedPartition(InputPartition):
     part: PlannedPart
 
 
-class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _PlannedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, address: str) -> None:
         self._address = address
         self._planner: Connection | None = None
@@ -166,10 +166,10 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         del start, end
-        return [_Part(one) for one in self._ask(_PARTS)]
+        return [_PlannedPartition(one) for one in self._ask(_PARTS)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, int, int]]:
-        assert isinstance(partition, _Part)
+        assert isinstance(partition, _PlannedPartition)
         yield partition.part.name, partition.part.start, partition.part.end
 
     def _ask(self, question: str) -> Any:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from bucket_store.filesystem import package_root
 from deduper.errors import DeduperError, UsageError
-from deduper.spark.failures import plain_cause
+from deduper.spark.failures import readable_cause
 from deduper.spark.home import require_own_spark
 from deduper.spark.java import DEFAULT_HEAP, require_java, require_user_name
 from deduper.spark.jvm_log import logged_jvm
@@ -127,7 +127,7 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         require_promises(session, requested)
         return session
     except BaseException as exc:
-        reason = plain_cause(exc) if isinstance(exc, JVM_ERRORS) else ""  # its text is in the JVM
+        reason = readable_cause(exc) if isinstance(exc, JVM_ERRORS) else ""  # its text is in the JVM
         # A JVM that is interrupted before it reports its port waits for ever, and nothing ends it.
         kill_children(but=children)
         if isinstance(exc, PySparkException) and "JAVA_GATEWAY_EXITED" in str(exc):

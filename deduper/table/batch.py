@@ -26,8 +26,8 @@ from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedEr
 from deduper.table.formats.files import data_paths, is_hidden
 from deduper.table.schema import in_form, is_scalar, one_form, require_utf8, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
+from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
-from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 from deduper.tasks.readers.rounded_keys import RoundedKeys
 from deduper.tasks.readers.text import Lines, SomeLines, require_lines
 from deduper.text.block import parse
@@ -268,7 +268,7 @@ class TextBatch:
     def _records(self, some: SomeLines, wanted: pa.Schema) -> pa.RecordBatch:
         numbers = {self.schema.names.index(name): name for name in wanted.names if name != BAD_LINE}
         parsed = parse(some.data, some.starts, some.ends, self._text, list(numbers))
-        self._rounded.found(self._text.columns[number] for number in parsed.rounded & self._keys)
+        self._rounded.warn(self._text.columns[number] for number in parsed.rounded & self._keys)
         arrays = {name: parsed.columns[number] for number, name in numbers.items()}
         if BAD_LINE in wanted.names:
             bad: list[bytes | None] = [None] * some.count

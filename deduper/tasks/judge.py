@@ -26,7 +26,7 @@ from bucket_store.tables.manager import ShardTables, TableSettings
 from bucket_store.tables.view import ShardView
 from deduper.core.categories import PlaceIntervals
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.core.verdict import FIRST_DUPLICATE_CODE, Verdict
+from deduper.core.verdict import FIRST_DUPLICATE_CODE, TupleVerdict
 from deduper.leaks.sample import SampledRecords, sampled_records
 from deduper.tasks import exchange
 from deduper.tasks.exchange import FileExchange, JudgeExchange, OfReaders
@@ -107,7 +107,7 @@ def judge(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ReaderRows:
     """A shard's rows from one reading task: its number, theirs there, and their columns."""
 
     reader: int
@@ -116,7 +116,7 @@ class _Part:
     has_latest: np.ndarray[Any, Any] | None
 
 
-def _part(task: JudgeTask, reader: int, batch: pa.RecordBatch) -> _Part:
+def _part(task: JudgeTask, reader: int, batch: pa.RecordBatch) -> _ReaderRows:
     columns = {name: batch.column(name) for name in batch.schema.names}
     latest = columns.get(exchange.LATEST)
     has_latest = None if latest is None else latest.is_valid().to_numpy(zero_copy_only=False)
@@ -124,10 +124,10 @@ def _part(task: JudgeTask, reader: int, batch: pa.RecordBatch) -> _Part:
     if task.places is not None:
         ids = np.append(task.category_ids[reader], np.int32(-1))
         numbers[exchange.CATEGORY] = ids[numbers[exchange.CATEGORY]]
-    return _Part(reader, numbers.pop(exchange.ROW), numbers, has_latest)
+    return _ReaderRows(reader, numbers.pop(exchange.ROW), numbers, has_latest)
 
 
-def _rows(parts: Sequence[_Part], task: JudgeTask) -> ShardRows:
+def _rows(parts: Sequence[_ReaderRows], task: JudgeTask) -> ShardRows:
     float_domain = task.rules.float_domain
     digests = np.stack(
         [_joined(parts, name, np.int64).view(np.uint64) for name in (exchange.HI, exchange.LO)],
@@ -146,14 +146,14 @@ def _rows(parts: Sequence[_Part], task: JudgeTask) -> ShardRows:
     return ShardRows(digests, order, admission, expiry, latest, has_latest, category)
 
 
-def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
+def _joined(parts: Sequence[_ReaderRows], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
     """One column of all parts, copied into one array."""
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate([part.columns[name] for part in parts]).astype(dtype, copy=False)
 
 
-def _verdicts(outcome: ShardOutcome, task: JudgeTask, parts: Sequence[_Part]) -> tuple[OfReaders, OfReaders]:
+def _verdicts(outcome: ShardOutcome, task: JudgeTask, parts: Sequence[_ReaderRows]) -> tuple[OfReaders, OfReaders]:
     """The verdicts, and the first copies if they are kept, of each reading task's rows."""
     reasons = _reason_codes(outcome)
     has_first = outcome.first_window >= 0
@@ -195,9 +195,9 @@ def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa
 def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
     """The reason of every row as an index into REASONS, -1 for unique ones."""
     codes = outcome.admission.astype(np.int8)
-    duplicate = outcome.verdict == Verdict.DUPLICATE
+    duplicate = outcome.verdict == TupleVerdict.DUPLICATE
     np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.same_window.view(np.int8), where=duplicate)
-    np.copyto(codes, -1, where=outcome.verdict == Verdict.UNIQUE)
+    np.copyto(codes, -1, where=outcome.verdict == TupleVerdict.UNIQUE)
     return codes
 
 

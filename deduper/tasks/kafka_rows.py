@@ -82,15 +82,15 @@ def with_headers(own: pa.ListArray, reported: Mapping[str, pa.Array]) -> pa.List
     """Each row's own headers, none for null, followed by ours under these names; null is left out."""
     own_counts = pc.fill_null(pc.list_value_length(own), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = own.flatten()
-    is_told = [column.is_valid().to_numpy(zero_copy_only=False) for column in reported.values()]
-    counts = own_counts + sum((valid.astype(np.int64) for valid in is_told), np.zeros(len(own), np.int64))
+    is_present = [column.is_valid().to_numpy(zero_copy_only=False) for column in reported.values()]
+    counts = own_counts + sum((valid.astype(np.int64) for valid in is_present), np.zeros(len(own), np.int64))
     starts = np.concatenate([[0], np.cumsum(counts)])
     keys, values = [flat.field("key").cast(pa.string())], [flat.field("value").cast(pa.binary())]
     # Where each header goes, those that are there already first; then the inverse: what stands at each place.
     own_starts = np.concatenate([[0], np.cumsum(own_counts)])[:-1]
     places = [np.repeat(starts[:-1] - own_starts, own_counts) + np.arange(len(flat))]
     filled = starts[:-1] + own_counts
-    for (name, column), valid in zip(reported.items(), is_told, strict=True):
+    for (name, column), valid in zip(reported.items(), is_present, strict=True):
         places.append(filled[valid])
         keys.append(pa.repeat(pa.scalar(name), int(np.count_nonzero(valid))))
         values.append(column.drop_null().cast(pa.binary()))

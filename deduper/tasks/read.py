@@ -44,7 +44,7 @@ class RecordPlaces(Protocol):
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records that the window takes, with ORDER. Called for each batch, in the order of the partition."""
 
-    def found(self) -> tuple[FoundPartition, ...]:
+    def partitions(self) -> tuple[FoundPartition, ...]:
         """The source partitions of the records, if only the records name them. Called after the last batch."""
 
 
@@ -87,7 +87,7 @@ class ReadReceipt:
     lateness: SpanCounts = NO_SPANS
     seconds: dict[str, float] = field(default_factory=dict)
     spilled_bytes: int = field(default=0, compare=False)
-    found: tuple[FoundPartition, ...] = ()
+    partitions: tuple[FoundPartition, ...] = ()
 
 
 def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -98,7 +98,7 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
         receipt = spill(task, batches if placed is None else placed)
         if receipt is not None:
             if placed is not None:
-                receipt = replace(receipt, left_out=placed.left_out, found=placed.places.found())
+                receipt = replace(receipt, left_out=placed.left_out, partitions=placed.places.partitions())
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(receipt)], pa.binary())], ["receipt"])
 
     return read

@@ -23,8 +23,8 @@ def cpu_seconds() -> float:
 class Receipt:
     """One shard's part of a window.
 
-    `counts` is in the order of `Verdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry key
-    among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
+    `counts` is in the order of `TupleVerdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry
+    key among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
     `piece` is None for a shard with nothing new. `first_windows` counts the duplicates by the window of their first
     copy, where that is known, `distances` by their distance from it. Seconds are wall time inside the task: `keys`
     gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts` leaves them for the writers,

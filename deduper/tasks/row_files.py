@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from bucket_store.places.new_file import NewFile
+from bucket_store.places.new_file import FileWriter
 from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.text.written import csv_blocks, csv_header, json_blocks
 
@@ -39,7 +39,7 @@ class RowFormats:
         """The format of a port, which is the ending of its files too."""
         return self.of_port.get(port, "parquet")
 
-    def begin(self, port: str, file: NewFile, first: pa.Table) -> RowsFile:
+    def begin(self, port: str, file: FileWriter, first: pa.Table) -> RowsFile:
         """A port's rows in a new file; `first` are its first ones, which are yet to be written."""
         form = self.of(port)
         if form == "parquet":
@@ -62,7 +62,7 @@ class RowsFile(Protocol):
 
 
 class _ParquetFile:
-    def __init__(self, file: NewFile, first: pa.Table, codec: str) -> None:
+    def __init__(self, file: FileWriter, first: pa.Table, codec: str) -> None:
         self._file = file
         # Or every page header would be a call of its own.
         self._sink = pa.BufferedOutputStream(pa.PythonFile(file, "w"), _BUFFER_BYTES)
@@ -100,7 +100,7 @@ class _ParquetFile:
 class _LinesFile:
     """A line a row; its rows are counted in the bytes that are written."""
 
-    def __init__(self, file: NewFile, zone: str, header: bytes | None) -> None:
+    def __init__(self, file: FileWriter, zone: str, header: bytes | None) -> None:
         self._file = file
         self._zone = zone
         self._is_csv = header is not None

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from bucket_store import failpoints
-from bucket_store.places.new_file import NewFile
+from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import REASONS, Verdict
+from deduper.core.verdict import REASONS, TupleVerdict
 from deduper.errors import telling_where
 from deduper.tasks import layout
 from deduper.tasks.dedup_column import DEDUP
@@ -43,7 +43,7 @@ _WRITER_BYTES = 4 << 20
 _ROW_GROUP_BYTES = 64 << 20
 _HELD_BYTES = 64 << 20
 """A file that is kept in memory ends at this size; its port gets another one."""
-_PORTS = tuple(verdict.port for verdict in Verdict)
+_PORTS = tuple(verdict.port for verdict in TupleVerdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteReceipt:
+class WriterReceipt:
     """A writer's files, how long it took, and the errors among its rows if it wrote any."""
 
     files: tuple[StagedFile, ...]
@@ -107,7 +107,7 @@ class WriteReceipt:
     errors: ErrorSummary | None = None
 
 
-def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -> WriteReceipt:
+def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -> WriterReceipt:
     """Write the ports' rows of a writer's source partitions. `exchange`: the task's folder without another one."""
     began, cpu = time.perf_counter(), cpu_seconds()
     files = {port: _PortFiles(task, writer, port) for port in task.targets}
@@ -120,7 +120,7 @@ def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -
         for file in files.values():
             file.close()
     failpoints.hit("write.done")
-    return WriteReceipt(
+    return WriterReceipt(
         files=tuple(staged for file in files.values() for staged in file.staged),
         seconds={"ports": time.perf_counter() - began, "cpu.write": cpu_seconds() - cpu},
         errors=next((file.errors.summary() for file in files.values() if file.errors is not None), None),
@@ -238,12 +238,12 @@ class _PortFiles:
         self._task = task
         self._number = writer
         self._port = port
-        self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        self._file: NewFile | None = None
+        self._verdict = next(verdict for verdict in TupleVerdict if verdict.port == port)
+        self._file: FileWriter | None = None
         self._rows: RowsFile | None = None
         self._slots_met: set[int] = set()
         self.staged: list[StagedFile] = []
-        details = task.details if self._verdict == Verdict.ERROR else None
+        details = task.details if self._verdict == TupleVerdict.ERROR else None
         self._examination = Examination(details) if details is not None else None
         self.errors = ErrorCounts(details) if details is not None else None
         self._waiting: list[pa.RecordBatch] = []
@@ -284,7 +284,7 @@ class _PortFiles:
 
     def _first_copies(self, first_seen: _FirstSeen, rows: np.ndarray[Any, Any]) -> pa.StructArray:
         """Only duplicates have a first copy."""
-        return first_seen.of(rows) if self._verdict == Verdict.DUPLICATE else first_seen.none(rows.size)
+        return first_seen.of(rows) if self._verdict == TupleVerdict.DUPLICATE else first_seen.none(rows.size)
 
     def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The sender of each row."""
@@ -304,7 +304,7 @@ class _PortFiles:
         if any(sources.starts):
             position = position + np.array(sources.starts, np.int64)[ordinal]
         # It was kept in case a guard refused the tuple.
-        raw = taken.column(layout.RAW) if self._verdict == Verdict.ERROR else pa.nulls(count, pa.string())
+        raw = taken.column(layout.RAW) if self._verdict == TupleVerdict.ERROR else pa.nulls(count, pa.string())
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),
@@ -340,7 +340,7 @@ class _PortFiles:
         stem = f"{self._port}-{self._number:05d}-{len(self.staged):03d}-{secrets.token_hex(8)}"
         place = self._task.targets[self._port] / f"{stem}.{formats.of(self._port)}"
         with telling_where(str(place)):
-            self._file = NewFile(place)
+            self._file = FileWriter(place)
             self._rows = formats.begin(self._port, self._file, first)
 
     def end(self) -> None:

@@ -88,7 +88,7 @@ def cast_of(kind: ColumnType, zone: str) -> Callable[[str], Any]:
         return lambda text: decimal_of(_in_ascii(text.strip(_BLANKS)), precision, scale)
     if name == "timestamp":
         local = _zone_of(zone)
-        return lambda text: _found(timestamp_of(text, local), name)
+        return lambda text: _required(timestamp_of(text, local), name)
     return _CASTS[name]
 
 
@@ -99,7 +99,7 @@ def _zone_of(name: str) -> Zone:
     return zone
 
 
-def _found(value: int | None, kind: str) -> int:
+def _required(value: int | None, kind: str) -> int:
     if value is None:
         raise _wrong(kind)
     return value
@@ -523,7 +523,7 @@ def _timestamp_ntz_cast(text: str) -> int:
     found = _local_time(text)
     if found is None or (found[1] is not None and time_zone(found[1]) is None):
         raise _wrong("timestamp_ntz")
-    return _found(found[0] if _LOWEST <= found[0] <= _HIGHEST else None, "timestamp_ntz")
+    return _required(found[0] if _LOWEST <= found[0] <= _HIGHEST else None, "timestamp_ntz")
 
 
 _CASTS: Final[dict[str, Callable[[str], Any]]] = {
@@ -532,7 +532,7 @@ _CASTS: Final[dict[str, Callable[[str], Any]]] = {
     "boolean": _boolean_cast,
     "float": lambda text: _float_field(_number_cast(text)),
     "double": lambda text: _double_field(_number_cast(text)),
-    "date": lambda text: _found(date_of(text), "date"),
+    "date": lambda text: _required(date_of(text), "date"),
     "timestamp_ntz": _timestamp_ntz_cast,
 }
 """Blanks and control characters around a value count for nothing; texts and bytes are taken whole."""

@@ -292,14 +292,14 @@ def _utf8(texts: pa.Array) -> pa.Array:
 
 def _escaped(texts: pa.Array) -> pa.Array:
     """As inside the quotes of JSON."""
-    for sign in _found(texts, _ESCAPED):
+    for sign in _signs_in(texts, _ESCAPED):
         texts = pc.replace_substring(texts, sign, _JSON.encode(sign)[1:-1])
     return texts
 
 
 def _quoted_if_needed(texts: pa.Array) -> pa.Array:
     needed = pc.equal(pc.binary_length(texts), 0)
-    for sign in _found(texts, ',"\n\r'):
+    for sign in _signs_in(texts, ',"\n\r'):
         needed = pc.or_(needed, pc.match_substring(texts, sign))
     if not pc.any(needed, min_count=0).as_py():
         return texts
@@ -307,7 +307,7 @@ def _quoted_if_needed(texts: pa.Array) -> pa.Array:
     return pc.if_else(needed, quoted, texts)
 
 
-def _found(texts: pa.Array, signs: str) -> list[str]:
+def _signs_in(texts: pa.Array, signs: str) -> list[str]:
     """Which of some signs of ASCII are in the texts."""
     if not len(texts):
         return []

@@ -28,7 +28,7 @@ from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
 from deduper.core.clock import ClockRules
 from deduper.core.statistics import NO_SPANS, SpanCounts
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.errors import CannotWriteError, IntegrityError, RowsGoneError, SourceAwayError, telling_where
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
@@ -89,7 +89,7 @@ class Judgement:
     def counts(self) -> dict[str, int]:
         """Tuples by port, over all shards."""
         totals = [sum(counts) for counts in zip(*(one.counts for one in self.receipts.values()), strict=True)]
-        return {verdict.port: count for verdict, count in zip(Verdict, totals, strict=True)}
+        return {verdict.port: count for verdict, count in zip(TupleVerdict, totals, strict=True)}
 
     @cached_property
     def partition_rows(self) -> Mapping[int, int]:

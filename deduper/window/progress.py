@@ -33,7 +33,7 @@ PROGRESS = logging.getLogger("deduper.progress")
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingInput:
     """Remaining input, as `count` things of the kind `noun`, and the estimated `seconds` for it."""
 
     count: int
@@ -89,7 +89,7 @@ class BatchProgress:
     leaks: LeakFigures | None = None
     errors: tuple[ErrorGroup, ...] = ()
     causes: tuple[str, ...] = ()
-    left: Left | None = None
+    left: RemainingInput | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`, `event` names the kind of object."""
@@ -98,14 +98,14 @@ class BatchProgress:
         return {"event": "window", **_rounded(values)}
 
 
-_STOPPED = {"drained": "source drained", "max_batches": "batch limit reached", "signal": "stopped by a signal"}
+_STOPPED = {"drained": "source drained", "max_windows": "window limit reached", "signal": "stopped by a signal"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """A run from start to stop. `windows` counts those it committed.
 
-    `stopped_by` is `drained`, `max_batches` or `signal`; a run that fails raises instead. `error_note` says why many
+    `stopped_by` is `drained`, `max_windows` or `signal`; a run that fails raises instead. `error_note` says why many
     rows were errors; None if they were few.
     """
 

@@ -25,7 +25,7 @@ from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.sinks import staging
 from deduper.sinks.names import PUBLISHED as PORT_MARK
-from deduper.sinks.names import Ports, TopicPlace, outputs_of
+from deduper.sinks.names import HasFilePorts, TopicPlace, outputs_of
 from deduper.window.progress import Phases
 
 logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class _Publication(BackgroundTask):
 
 
 def publish_window(
-    config: Ports,
+    config: HasFilePorts,
     log: CommitLog,
     window: int,
     outputs: Sequence[OutputFile],
@@ -202,7 +202,7 @@ def publish_window(
     log.forget_outputs(window)
 
 
-def mark_published(config: Ports, log: CommitLog, window: int) -> None:
+def mark_published(config: HasFilePorts, log: CommitLog, window: int) -> None:
     """Mark, in the store and in each file port, that every port is out up to this window (-1: none is).
 
     A process that resumes after a take-over never sets the mark back: see `marks`.
@@ -243,7 +243,7 @@ def _discard(prepared: Sequence[Prepared]) -> None:
             logger.warning("a mark that was prepared and not set is left for the next start: %s", exc)
 
 
-def mark_places(config: Ports, log: CommitLog) -> list[Place]:
+def mark_places(config: HasFilePorts, log: CommitLog) -> list[Place]:
     """The marks of a job: the store's, then each file port's."""
     ports = [staging.through(log.root.names, sink.place / PORT_MARK) for sink in config.file_ports.values()]
     return [log.root / PUBLISHED_NAME, *ports]

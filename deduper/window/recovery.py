@@ -153,7 +153,7 @@ def unpublished(log: CommitLog) -> list[int]:
 
 
 def publish_unmarked(
-    config: names.Ports, log: CommitLog, topics: TopicPorts | None = None, functions: FunctionPorts | None = None
+    config: names.HasFilePorts, log: CommitLog, topics: TopicPorts | None = None, functions: FunctionPorts | None = None
 ) -> None:
     """Step d: publish committed windows without a mark, and mark every port."""
     staging.make_port_directories(config, names=log.root.names)
@@ -185,7 +185,7 @@ def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore, keep: C
         logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
 
 
-def check_ports(config: names.Ports, log: CommitLog | None) -> None:
+def check_ports(config: names.HasFilePorts, log: CommitLog | None) -> None:
     """The ports must hold this store's windows only, and none beyond its last; `log` is None before there is a store.
 
     Raises:
@@ -215,7 +215,7 @@ def check_ports(config: names.Ports, log: CommitLog | None) -> None:
         _require_whole_rewind(config, log)
 
 
-def _require_whole_rewind(config: names.Ports, log: CommitLog) -> None:
+def _require_whole_rewind(config: names.HasFilePorts, log: CommitLog) -> None:
     """Refuse a store whose rewind was interrupted. The marks do not show it if the undone window had no mark yet."""
     window = rewound_to(log.state)
     if window is None:

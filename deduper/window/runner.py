@@ -39,7 +39,7 @@ from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
-from deduper.core.verdict import PORT_OF_REASON, Verdict
+from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.leaks.figures import LeakFigures
 from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
@@ -64,7 +64,7 @@ _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRA
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class WindowInput:
     """The part of a source that a window takes. `query_id` is empty; intents and records have a field for it."""
 
     query_id: str
@@ -130,7 +130,7 @@ class WindowRunner:
         self._left_sources = LeftSources(log, in_background)
         self._folding = SourceFolding(log, files, in_background, fold_windows=fold_windows)
 
-    def run(self, batch: Batch, published: Callable[[BatchProgress], None] | None = None) -> SourceBatch:
+    def run(self, batch: WindowInput, published: Callable[[BatchProgress], None] | None = None) -> SourceBatch:
         """Judge and commit one window, and publish it or begin to. Gives the judged batch: it may be less than `batch`.
 
         `published` gets the window's progress once it is published, in the order of the windows; on another thread if
@@ -314,7 +314,7 @@ class WindowRunner:
         """The wall clock for the next record."""
         return next_wall_us(state.last_wall_us, self._wall_clock_us())
 
-    def _intend(self, batch: Batch, state: LogState) -> Intent:
+    def _intend(self, batch: WindowInput, state: LogState) -> Intent:
         """Step 1. A repeated intent keeps its wall clock, unless that is far ahead of the present one."""
         now_us = self._wall_clock_us()
         state = self._correct_clock(state, now_us)
@@ -360,7 +360,7 @@ class WindowRunner:
 
     def _record(
         self,
-        batch: Batch,
+        batch: WindowInput,
         judgement: Judgement,
         state: LogState,
         wall_us: int,
@@ -520,7 +520,9 @@ def _statistics(judgement: Judgement, state: LogState, wall_us: int) -> dict[str
 
 def _error_groups(judgement: Judgement, record: CommitRecord) -> tuple[ErrorGroup, ...]:
     """The largest groups of error rows of a window, by reason and detail, or by reason where no detail was made."""
-    reasons = {name: rows for name, rows in record.reasons.items() if PORT_OF_REASON.get(name) == Verdict.ERROR.port}
+    reasons = {
+        name: rows for name, rows in record.reasons.items() if PORT_OF_REASON.get(name) == TupleVerdict.ERROR.port
+    }
     counts = judgement.errors.counts or {(reason, None): rows for reason, rows in reasons.items()}
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
     return tuple(ErrorGroup(reason, detail, rows) for (reason, detail), rows in ordered[:_ERROR_GROUPS])

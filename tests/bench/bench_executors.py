@@ -121,7 +121,7 @@ def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
         if count in (warm, warm + windows):
             seen.append((time.monotonic(), _cpu()))
 
-    run(load_config(config), once=True, max_batches=None, take_over=False, on_progress=note, clock=wall_clock_us)
+    run(load_config(config), once=True, max_windows=None, take_over=False, on_progress=note, clock=wall_clock_us)
     (began, first), (ended, last) = seen
     spent: Counter[str] = Counter()
     for (process, kind), seconds in last.items():

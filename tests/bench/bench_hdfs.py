@@ -90,7 +90,7 @@ def measure(hdfs: Hdfs, directory: Path, windows: int, rows: int, shards: int) -
         if len(seen) in (_WARM, _WARM + windows):
             counts.append(_Counts(hdfs))
 
-    run(config, once=True, max_batches=None, take_over=False, on_progress=note, clock=wall_clock_us)
+    run(config, once=True, max_windows=None, take_over=False, on_progress=note, clock=wall_clock_us)
     before, after = counts
     # The window after a count waits for that count.
     measured = seen[_WARM + 1 :]

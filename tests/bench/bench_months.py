@@ -27,7 +27,7 @@ from bucket_store.log.records import CommitRecord, SourcesFoldRecord
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, write_sources
 from bucket_store.places.local import local_place
 from deduper.config.files import FilesSource
-from deduper.sources.files.batch import FileBatch, FileBatches
+from deduper.sources.files.batch import FileBatches, SourceFileBatch
 from deduper.sources.files.folding import FOLD_WINDOWS, FilesToFold, SourceFolding
 from deduper.sources.files.judged import KnownFiles, stat
 from deduper.sources.files.listing import list_files
@@ -37,7 +37,7 @@ COUNTED = 40
 BEGIN_US = 1_790_000_000_000_000
 
 
-def commit(log: CommitLog, window: int, batch: FileBatch, batches: FileBatches) -> None:
+def commit(log: CommitLog, window: int, batch: SourceFileBatch, batches: FileBatches) -> None:
     """A window that remembers nothing, as the job commits it."""
     partitions = [partition.judged(0) for partition in batch.partitions]
     ref = write_sources(log.root, window=window, epoch=log.state.epoch, attempt=0, partitions=partitions)

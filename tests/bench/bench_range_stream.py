@@ -179,7 +179,7 @@ def beside(arguments: argparse.Namespace, held: int, folder: Path) -> dict[str, 
                 pass
             marks["cpu"] = sum(cpu_us().values())
 
-        run_job(job.config, once=True, max_batches=None, take_over=False, on_progress=follow)
+        run_job(job.config, once=True, max_windows=None, take_over=False, on_progress=follow)
         held_now = sum(level.rows.num_rows for level in runner.state.ranges)
     measured = turns[_WARM:]
     median = {name: float(np.median([turn[name] for turn in measured])) for name in measured[0]}

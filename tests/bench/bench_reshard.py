@@ -218,7 +218,7 @@ def differing(file: Path, sample: Sample) -> int:
     from deduper.admin.open_store import open_store
     from deduper.core.digests import shards_of
     from deduper.core.judge import ShardRows, judge_shard
-    from deduper.core.verdict import Verdict
+    from deduper.core.verdict import TupleVerdict
     from deduper.window import policy
     from deduper.window.table_folder import table_settings
 
@@ -243,10 +243,10 @@ def differing(file: Path, sample: Sample) -> int:
         is_known = sample.window[rows] >= 0
         right = np.where(
             is_known,
-            (outcome.verdict == Verdict.DUPLICATE)
+            (outcome.verdict == TupleVerdict.DUPLICATE)
             & (outcome.first_window == sample.window[rows])
             & (outcome.first_origin == sample.origin[rows]),
-            outcome.verdict == Verdict.UNIQUE,
+            outcome.verdict == TupleVerdict.UNIQUE,
         )
         count += int(np.count_nonzero(~right))
     return count

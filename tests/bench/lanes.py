@@ -241,7 +241,7 @@ class Lane:
             run(
                 self._config(batch_rows),
                 once=True,
-                max_batches=None,
+                max_windows=None,
                 take_over=False,
                 on_progress=self._note,
                 session=session,

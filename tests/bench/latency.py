@@ -145,7 +145,7 @@ class _Run:
         ).model_copy(update={"trigger": parse_duration(plan.trigger)})
         windows: list[BatchProgress] = []
         try:
-            run(config, once=False, max_batches=None, take_over=False, on_progress=windows.append, session=self.session)
+            run(config, once=False, max_windows=None, take_over=False, on_progress=windows.append, session=self.session)
         finally:
             remove_tables(config)
         return _medians(windows)

@@ -20,8 +20,8 @@ from bucket_store.log.records import (
     DeletionRecord,
     JudgedRef,
     LogRecord,
+    LogSnapshot,
     OutputFile,
-    Snapshot,
     SourcesFoldRecord,
     SourcesRef,
 )
@@ -188,7 +188,7 @@ def logs(draw: st.DrawFn, max_records: int = 24) -> list[LogRecord]:
         kind = draw(st.sampled_from(kinds))
         body: Body
         if number % 4 == 0:
-            body = Snapshot(state)
+            body = LogSnapshot(state)
         elif state.epoch == 0 or kind == "claim":
             epoch = state.epoch + draw(st.integers(1, 3))
             body = ClaimRecord(epoch, draw(texts), draw(st.integers(0, 2**60)), draw(texts))

@@ -21,7 +21,7 @@ from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
 from deduper.core.digests import key_digest, shards_of
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.core.verdict import DUPLICATE_REASONS, Admission, Verdict, expiry_point, first_live_bucket
+from deduper.core.verdict import DUPLICATE_REASONS, Admission, TupleVerdict, expiry_point, first_live_bucket
 from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import processing_point
 
@@ -245,7 +245,7 @@ class Engine:
         answers: list[Answer] = []
         for index, verdict in enumerate(outcome.verdict.tolist()):
             first = None
-            if verdict == Verdict.DUPLICATE:
+            if verdict == TupleVerdict.DUPLICATE:
                 reason = DUPLICATE_REASONS[int(outcome.same_window[index])]
                 if outcome.first_window[index] >= 0:
                     origin = int(outcome.first_origin[index])
@@ -254,7 +254,7 @@ class Engine:
                     first = int(outcome.first_window[index]), origin >> POSITION_BITS, position, expiry
             else:
                 reason = Admission(int(outcome.admission[index])).reason
-            answers.append((Verdict(verdict).port, reason, first))
+            answers.append((TupleVerdict(verdict).port, reason, first))
         return answers
 
     def _commit(self, now_us: int) -> None:

@@ -29,7 +29,7 @@ from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, PartitionClock
 from deduper.core.digests import key_digest, shards_of
 from deduper.core.judge import ShardRows, judge_shard
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.sinks.names import Attempt, final_name
 from deduper.sources.files.source_file import source_digest
 from deduper.window.policy import CATEGORIES, clock_rules, fixed_settings, judge_rules
@@ -182,7 +182,7 @@ class PublishedStore:
                 settings_hash="hash",
                 latest_point=latest if rules.has_expiry_key else None,
                 latest_moved_us=wall_us,
-                counts={verdict.port: int((verdicts == verdict).sum()) for verdict in Verdict},
+                counts={verdict.port: int((verdicts == verdict).sum()) for verdict in TupleVerdict},
                 reasons={},
                 pieces=tuple(pieces),
                 outputs=(),
@@ -263,7 +263,7 @@ class PublishedStore:
         self, config: Config, log: CommitLog, window: int, rows: Any, verdicts: Any, files: Sequence[Path], order: Any
     ) -> None:
         """The unique rows, in no order, over two files."""
-        unique = [number for number in range(len(rows)) if verdicts[number] == Verdict.UNIQUE]
+        unique = [number for number in range(len(rows)) if verdicts[number] == TupleVerdict.UNIQUE]
         random.Random(window).shuffle(unique)
         for part in range(2):
             shown = [

@@ -44,15 +44,15 @@ from bucket_store.places.local import local_place
 from bucket_store.tables import generation, manager, resident, table_file
 from bucket_store.tables import mapped as mapped_tables
 from bucket_store.tables.manager import TableSettings
-from bucket_store.tables.table_file import TableFile
+from bucket_store.tables.table_file import MappedTable
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.clock import POSITION_BITS
 from deduper.core.digests import key_digest
-from deduper.core.verdict import REASONS, Admission, Verdict
+from deduper.core.verdict import REASONS, Admission, TupleVerdict
 from deduper.sinks import staging
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, source_digest, stat_files
@@ -65,14 +65,14 @@ from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, r
 from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import WriteReceipt, WriteTask, write
+from deduper.tasks.write import WriterReceipt, WriteTask, write
 from deduper.testing import Answer, Row, Settings
 from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement, WindowJudge
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.present_clock import present_wall_us
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.runner import WindowInput, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.unread import UNREAD
 
@@ -281,11 +281,11 @@ class _NoPool:
         return future
 
 
-_apply = TableFile.apply
+_apply = MappedTable.apply
 
 
-def _torn_apply(table: TableFile, number: int, *arguments: Any) -> int:
-    """`TableFile.apply` with a failpoint in its middle: a process that dies there leaves anything behind."""
+def _torn_apply(table: MappedTable, number: int, *arguments: Any) -> int:
+    """`MappedTable.apply` with a failpoint in its middle: a process that dies there leaves anything behind."""
     try:
         failpoints.hit("table.torn")
     except Killed:
@@ -301,7 +301,7 @@ def machine_of(world: World) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExchangeFolders, "remove", _removed_by_the_living)
         patch.setattr(generation, "boot_id", world.boot_id)
-        patch.setattr(TableFile, "apply", _torn_apply)
+        patch.setattr(MappedTable, "apply", _torn_apply)
         # Tables of a thousand keys would never grow here.
         patch.setattr(table_file, "_LEAST_CAPACITY", 4)
         patch.setattr(table_file, "_SLICES", 4)
@@ -360,7 +360,7 @@ def said(task: JudgeTask, shard: int) -> list[Said]:
         for at, row, verdict, reason in zip(order, *judged, strict=True):
             first = tuple(first_copies[row]) if row in first_copies else None
             text = "" if reason < 0 else REASONS[reason]
-            found.append((at, Verdict(verdict).port, text, cast(Any, first)))
+            found.append((at, TupleVerdict(verdict).port, text, cast(Any, first)))
     return found
 
 
@@ -462,7 +462,7 @@ class SmallJobs:
         name, position = sources.places(np.array([of_window]), np.array([origin]))
         return of_window, name[0].as_py(), position[0].as_py(), expiry
 
-    def write(self, task: WriteTask) -> list[WriteReceipt]:
+    def write(self, task: WriteTask) -> list[WriterReceipt]:
         """Writes the ports."""
         receipts = [self._task(partial(write, task, writer), _write_said) for writer in range(len(task.groups))]
         self._lose("write", receipts)
@@ -564,7 +564,7 @@ def _judge_said(task: JudgeTask, receipt: Receipt) -> object:
     return replace(receipt, piece=None, table_counters={}, seconds={}), said(task, receipt.shard)
 
 
-def _write_said(receipt: WriteReceipt) -> object:
+def _write_said(receipt: WriterReceipt) -> object:
     return {file.port: parquet.read_table(str(file.place), partitioning=None).to_pylist() for file in receipt.files}
 
 
@@ -622,7 +622,7 @@ class _Maintenance(InProcess):
 
 
 @dataclass(frozen=True)
-class _CountedBatch(FileBatch):
+class _CountedBatch(SourceFileBatch):
     """Files of which the commit record says which were judged: those `before`, and these."""
 
     before: tuple[str, ...] = ()
@@ -676,11 +676,11 @@ class Process:
             return False
         self._batches += 1
         source, files = self.world.config.source, tuple(stat_files(fresh))
-        batch = FileBatch(source, files, UNREAD)
+        batch = SourceFileBatch(source, files, UNREAD)
         if self.world.trial.counts:
             batch = _CountedBatch(source, files, UNREAD, before=tuple(self.log.state.extra.get("files", ())))
         try:
-            self._guarded(lambda: self.runner.run(Batch("query", self._batches, batch)))
+            self._guarded(lambda: self.runner.run(WindowInput("query", self._batches, batch)))
             if self._files is None:
                 self._counted |= {source_digest(path, 0) for path in new}
             failpoints.hit("window.7.checkpoint")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from bucket_store.places.local import local_place
-from bucket_store.places.new_file import NewFile
+from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.tasks.write import StagedFile
 
 
 def staged_file(port: str, place: Place, data: bytes, rows: int, slots: tuple[int, ...] = ()) -> StagedFile:
     """A new file with these bytes."""
-    file = NewFile(place)
+    file = FileWriter(place)
     file.write(data)
     file.finish()
     file.close()

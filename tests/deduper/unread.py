@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from deduper.core.clock import ClockRules
 from deduper.tasks.readers.declared import Noted
-from deduper.tasks.readers.plain_file import FilePart, WindowFile
+from deduper.tasks.readers.file_parts import FilePart, WindowFile
 
 
 class _Unread:

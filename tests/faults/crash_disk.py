@@ -456,7 +456,7 @@ class Machine:
 
 
 class OpenFileOnDisk:
-    """An `OpenFile` of a `Machine`."""
+    """A `FileHandle` of a `Machine`."""
 
     def __init__(self, machine: Machine, path: Path, number: int, *, is_writable: bool) -> None:
         self._machine, self.path, self._number, self._is_writable = machine, path, number, is_writable

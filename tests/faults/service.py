@@ -33,7 +33,7 @@ from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
@@ -44,7 +44,7 @@ from deduper.testing import Answer, Oracle, Row, Settings
 from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.runner import WindowInput, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.engine import Engine, Shape, comparable
 from tests.deduper.staged_file import staged_file
@@ -260,8 +260,8 @@ class Process:
             self._window = number
             if isinstance(self.fs, Machine):
                 self.fs.disk.now_us = self.scene.now_us(number)
-            batch = FileBatch(self.scene.config.source, tuple(stat_files(fresh)), UNREAD)
-            self.runner.run(Batch("query", number, batch))
+            batch = SourceFileBatch(self.scene.config.source, tuple(stat_files(fresh)), UNREAD)
+            self.runner.run(WindowInput("query", number, batch))
             windows = None if windows is None else windows - 1
 
 

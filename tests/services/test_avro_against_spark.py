@@ -15,7 +15,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.config.kafka.sections import KafkaSource
-from deduper.sources.kafka.plain_topics import record_format
+from deduper.sources.kafka.reading import record_format
 from deduper.sources.record_layout import arrow_types
 from tests import tiers
 from tests.deduper.avro.test_decode import written

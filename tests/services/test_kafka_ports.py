@@ -286,7 +286,7 @@ def test_a_store_that_moved_before_it_published(
     summary = run(
         moved.config,
         once=True,
-        max_batches=None,
+        max_windows=None,
         take_over=False,
         on_progress=moved.progress.append,
         session=session,
@@ -341,7 +341,7 @@ def test_brokers_that_are_away_while_offsets_are_asked_for(
     thread = threading.Thread(target=torment, daemon=True)
     thread.start()
     try:
-        summary = job.run(once=False, max_batches=2)
+        summary = job.run(once=False, max_windows=2)
     finally:
         thread.join(150)
     assert not failures, failures

@@ -20,7 +20,7 @@ from deduper.errors import CheckFailedError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.preflight.examine import examine, require
 from deduper.preflight import topic_end
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 from deduper.service.job import run
 from deduper.window.policy import fixed_settings
 from tests.services.kafka_broker import Broker
@@ -101,7 +101,7 @@ def test_a_start_that_is_refused_disturbs_nobody(job: Callable[..., Config]) -> 
 
     def start() -> None:
         with pytest.raises(CheckFailedError, match="no topic nope"):
-            run(bad, once=True, max_batches=None, take_over=True, on_progress=lambda _: None)
+            run(bad, once=True, max_windows=None, take_over=True, on_progress=lambda _: None)
 
     start()
     assert not bad.store.path.exists()

@@ -145,7 +145,7 @@ def test_prometheus_sees_every_window_and_answers_a_dashboard(
             wrong["alerts"] = firing
 
     with Prometheus(tmp_path / "prometheus", f"127.0.0.1:{port}") as prometheus:
-        summary = run(job.config, once=False, max_batches=2, take_over=False, on_progress=look, session=session)
+        summary = run(job.config, once=False, max_windows=2, take_over=False, on_progress=look, session=session)
     assert summary.rows == ROWS
     assert not wrong
     assert lint(pages[-1]) == ""

@@ -27,7 +27,7 @@ from deduper.kafka.offsets import OffsetRange, TopicPartition
 from deduper.sources.kafka import fetching
 from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.partition_queue import Event, PartitionQueue
-from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.tasks import layout
 from deduper.tasks.kafka_rows import headers_of

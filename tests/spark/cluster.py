@@ -112,7 +112,7 @@ def run_job(
         patch.setattr(ExecutorTasks, "judged_on", lambda tasks, where: ran_on.append(where) or note(tasks, where))
         if jobs == 3:
             patch.setattr(cluster_jobs, "is_small", lambda _: False)
-        for number, name in ((1, "_judge_given"), (3, "_judge_dealt")):
+        for number, name in ((1, "_judge_given"), (3, "_judge_shuffled")):
             patch.setattr(ClusterRun, name, _noted(took, number, getattr(ClusterRun, name)))
         for step in ("read", "judge", "write"):
             patch.setattr(ClusterRun, step, _killing(step, getattr(ClusterRun, step), steps, killed))

@@ -80,7 +80,7 @@ class Job:
         self,
         *,
         once: bool = True,
-        max_batches: int | None = None,
+        max_windows: int | None = None,
         take_over: bool = False,
         clock: Callable[[], int] = wall_clock_us,
     ) -> RunSummary:
@@ -89,7 +89,7 @@ class Job:
         return run(
             self.config,
             once=once,
-            max_batches=max_batches,
+            max_windows=max_windows,
             take_over=take_over,
             on_progress=self.progress.append,
             session=self.session,

@@ -13,7 +13,7 @@ from deduper.sources import open as open_source
 from deduper.sources.files.reading import file_reading
 from deduper.tasks.layout import parsed
 from deduper.tasks.readers.declared import Declared, Noted
-from deduper.tasks.readers.plain_file import FilePart, WindowFile
+from deduper.tasks.readers.file_parts import FilePart, WindowFile
 from deduper.tasks.readers.reading_tasks import FileReading
 
 

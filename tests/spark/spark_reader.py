@@ -18,7 +18,7 @@ from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frames import _key_columns
-from deduper.sources.protocol import Rows
+from deduper.sources.protocol import SparkRows
 from deduper.sources.record_layout import record_layout
 from deduper.spark.schemas import spark_schema
 from deduper.tasks.layout import ADMISSION, HI, LO, ORDER, RAW, parsed
@@ -82,7 +82,7 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     return record, F.col(REC).isNull() | ~whole | (F.trim(text) == "")
 
 
-def parquet_rows(session: SparkSession, config: Config, salt: bytes, paths: Mapping[int, str]) -> Rows:
+def parquet_rows(session: SparkSession, config: Config, salt: bytes, paths: Mapping[int, str]) -> SparkRows:
     """The records of Parquet files, by their ordinals, with the columns of a job's layout."""
     columns = config.source.parsed_columns
     reader = session.read.schema(spark_schema(columns))
@@ -111,4 +111,4 @@ def parquet_rows(session: SparkSession, config: Config, salt: bytes, paths: Mapp
     }
     invalid = F.lit(int(Admission.INVALID_UTF8)).cast("tinyint")
     made[ADMISSION] = F.when(F.col(_VALID), made[ADMISSION]).otherwise(invalid)
-    return Rows(rows.select([made[name].alias(name) for name in record_layout(config).schema.names]))
+    return SparkRows(rows.select([made[name].alias(name) for name in record_layout(config).schema.names]))

@@ -13,7 +13,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
 from deduper.admin.errors.export import export_errors
 from deduper.admin.errors.report import errors_report
-from deduper.admin.errors.rows import Windows
+from deduper.admin.errors.rows import WindowRange
 from deduper.admin.open_store import OpenStore
 from tests.spark.harness import Job
 
@@ -51,7 +51,7 @@ def test_an_error_says_why(new_job: Callable[..., Job], port: str) -> None:
     job.add_file(LINES)
     job.run()
     assert sorted((dedup["reason"], dedup["detail"]) for dedup in _dedups(job, port)) == DETAILS
-    report = errors_report(_store(job), Windows())
+    report = errors_report(_store(job), WindowRange())
     assert sorted((group.reason, group.detail) for group in report.groups) == DETAILS
     (unique,) = job.rows("unique")
     assert "detail" not in unique["_dedup"]
@@ -86,7 +86,7 @@ def test_exported_errors_are_judged_after_a_mend(new_job: Callable[..., Job], po
     job.run()
     job.settings = {**job.settings, "source": {"schema": "k string, t long"}}
     for _ in range(2):
-        assert _exported(job, Windows(0, 0)) == {"malformed": 2, "invalid_utf8": 1}
+        assert _exported(job, WindowRange(0, 0)) == {"malformed": 2, "invalid_utf8": 1}
     job.run()
     assert sorted((row["k"], row["t"]) for row in job.rows("unique")) == [("a", 1000), ("b", 1)]
     assert [(row["k"], row["t"]) for row in job.rows("duplicate")] == [("a", 1000)]
@@ -109,7 +109,7 @@ def test_exported_rows_of_parquet_are_judged_after_a_mend(new_job: Callable[...,
     job.run()
     assert [row["k"] for row in job.rows("error")] == ["k1", "k3", "k5"]
     job.settings = {**job.settings, "expiry": {**guarded, "max_ahead_of_now": "off"}}
-    assert _exported(job, Windows()) == {"ahead_of_now": 3}
+    assert _exported(job, WindowRange()) == {"ahead_of_now": 3}
     job.run()
     assert sorted((row["k"], row["at"].year, row["n"]) for row in job.rows("unique") if row["at"].year == 2999) == [
         ("k1", 2999, 1),
@@ -119,7 +119,7 @@ def test_exported_rows_of_parquet_are_judged_after_a_mend(new_job: Callable[...,
     assert len(job.rows("error")) == 3
 
 
-def _exported(job: Job, windows: Windows) -> dict[str, int]:
+def _exported(job: Job, windows: WindowRange) -> dict[str, int]:
     """The rows that were written and moved into the source, by reason."""
     folder = job.directory / "again"
     report = export_errors(_store(job), windows, (), str(folder))

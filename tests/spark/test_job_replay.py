@@ -112,7 +112,7 @@ def test_a_job_whose_folder_was_moved_goes_on(job: Job, folder: str) -> None:
 def test_a_store_older_than_its_outputs_is_refused(job_on_each: Job) -> None:
     """Put back to a copy: its next windows would be judged against a memory that has a gap."""
     job = job_on_each
-    job.run(max_batches=2)
+    job.run(max_windows=2)
     copy = job.directory / "copy"
     shutil.copytree(job.config.store.path, copy)
     job.run()
@@ -189,7 +189,7 @@ def test_settings_that_a_store_keeps_are_refused_when_changed(new_job: Callable[
 
 def test_a_longer_or_shorter_period_is_allowed(job: Job) -> None:
     """The period is no part of what the stored bytes mean."""
-    job.run(max_batches=2)
+    job.run(max_windows=2)
     job.settings = {**job.settings, "expiry": {**EXPIRY, "period": 50}}
     # Not windows: of what Spark had listed before the stop, it may make one batch.
     assert job.run().rows == 2 * ROWS_A_FILE
@@ -199,7 +199,7 @@ def test_an_owner_that_lives_is_left_alone(job: Job) -> None:
     """A second start is refused while the owner's heart beats, unless it is told to take over."""
     from bucket_store.log.heartbeat import HeartBeat
 
-    job.run(max_batches=1)
+    job.run(max_windows=1)
     with HeartBeat(local_place(job.config.store.path), "elsewhere:1", interval_s=0.2):
         with pytest.raises(OwnerAliveError, match="--take-over"):
             job.run()

@@ -33,7 +33,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deduper.core.verdict import Admission
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.tasks import exchange
 from deduper.tasks.readers.parquet import _int96_writer
 from deduper.tasks.readers.reading_tasks import receipts_of
@@ -184,7 +184,7 @@ class Readers:
         self._jobs = SparkJobs(session, job.config)
         self._tries = 0
 
-    def ours(self, batch: FileBatch) -> list[Outcome]:
+    def ours(self, batch: SourceFileBatch) -> list[Outcome]:
         """What our reader makes of each file."""
         task = self._task()
         with self._jobs.open(1, 0) as run:
@@ -196,7 +196,7 @@ class Readers:
             for one in read
         ]
 
-    def by_spark(self, batch: FileBatch) -> list[Outcome]:
+    def by_spark(self, batch: SourceFileBatch) -> list[Outcome]:
         """What Spark makes of each file."""
         paths = {ordinal: file.path for ordinal, file in enumerate(batch.files)}
         try:
@@ -250,7 +250,7 @@ def new_readers(session: SparkSession, new_job: Callable[..., Job]) -> Iterator[
         readers.close()
 
 
-def batch_with(job: Job, values: pa.Array, codings: Iterable[str]) -> tuple[FileBatch, list[str]]:
+def batch_with(job: Job, values: pa.Array, codings: Iterable[str]) -> tuple[SourceFileBatch, list[str]]:
     """A batch of a file of these values for each encoding that they can have, and these encodings."""
     folder = job.directory / "in"
     shutil.rmtree(folder, ignore_errors=True)

@@ -28,15 +28,15 @@ from deduper.config.files import FilesSource
 from deduper.core.clock import ClockRules
 from deduper.core.digests import key_type
 from deduper.core.verdict import Admission
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.readers.file_parts import FileChanged, FileFault, FileGone, FilePart, UnreadableFile
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FileChanged, FileFault, FileGone, FilePart, UnreadableFile
 from deduper.tasks.readers.reading_tasks import receipts_of
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs import local as window_jobs
@@ -53,13 +53,13 @@ _EVENTS = {"by": "event_time", "field": "t", "period": "1h", "span": "10m"}
 _ORDERED = {"by": "ordered", "field": "t", "period": 50, "span": 10}
 
 
-def batch_of(job: Job) -> FileBatch:
+def batch_of(job: Job) -> SourceFileBatch:
     """All files of the job's source, as a window lists them."""
     files = sorted((job.directory / "in").glob("*.parquet"))
     listed = [ListedFile(str(file), file.stat().st_mtime_ns // 1_000_000) for file in files]
     source = job.config.source
     assert isinstance(source, FilesSource)
-    return FileBatch(source, tuple(stat_files(listed)), reading=reading_of(job))
+    return SourceFileBatch(source, tuple(stat_files(listed)), reading=reading_of(job))
 
 
 def reading_of(job: Job) -> ParquetReading:
@@ -71,7 +71,7 @@ def reading_of(job: Job) -> ParquetReading:
     return reading
 
 
-def parts_of(job: Job, batch: FileBatch | None = None) -> list[FilePart]:
+def parts_of(job: Job, batch: SourceFileBatch | None = None) -> list[FilePart]:
     """The files that have rows."""
     reading, files = reading_of(job), (batch or batch_of(job)).files
     parts = [reading.part(ordinal, file) for ordinal, file in enumerate(files)]

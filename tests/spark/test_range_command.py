@@ -17,9 +17,9 @@ import pytest
 
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, UsageError
+from deduper.ranges.batch.arrow_sides import OnlySpark
 from deduper.ranges.batch.job import run
-from deduper.ranges.batch.plain_sides import OnlySpark
-from deduper.ranges.batch.report import Report
+from deduper.ranges.batch.report import RangeReport
 from deduper.ranges.batch.settings import RangeJob
 
 pytestmark = pytest.mark.spark
@@ -115,7 +115,7 @@ def test_the_plan_alone_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def answered(file: Path, **more: str) -> Report:
+def answered(file: Path, **more: str) -> RangeReport:
     """The same in this process, beside its session."""
     job = RangeJob.load(file, overrides=[f"{name}={value}" for name, value in more.items()], environment={})
     return run(job, plan_only=False, on_progress=lambda _: None)
@@ -229,10 +229,10 @@ def test_without_spark_the_answers_are_the_same(tmp_path: Path, monkeypatch: pyt
     file.write_text(f"{inputs}per: {per}\n{config}", encoding="utf-8")
     found = answered(file)
 
-    def only_spark(*_: Any, **__: Any) -> Report:
+    def only_spark(*_: Any, **__: Any) -> RangeReport:
         raise OnlySpark("asked for")
 
-    monkeypatch.setattr("deduper.ranges.batch.job.run_plain", only_spark)
+    monkeypatch.setattr("deduper.ranges.batch.job.run_on_arrow", only_spark)
     by_spark = answered(file, output="{path: out/spark, format: parquet}")
     assert (found.rows, found.indexed_rows) == (by_spark.rows, by_spark.indexed_rows) == (8, 8)
     ours, spark = (pq.read_table(tmp_path / "out" / name).sort_by("place") for name in ("points", "spark"))
@@ -283,10 +283,10 @@ def test_lines_of_text_mean_the_same_without_spark(tmp_path: Path, monkeypatch: 
         without_spark.delattr("deduper.ranges.batch.spark_files.run_on_spark")
         found = answered(file)
 
-    def only_spark(*_: Any, **__: Any) -> Report:
+    def only_spark(*_: Any, **__: Any) -> RangeReport:
         raise OnlySpark("asked for")
 
-    monkeypatch.setattr("deduper.ranges.batch.job.run_plain", only_spark)
+    monkeypatch.setattr("deduper.ranges.batch.job.run_on_arrow", only_spark)
     by_spark = answered(file, output="{path: out/spark, format: parquet}")
     records = len(TEXT_LINES[kind]) - (kind == "csv")
     assert found.rows == by_spark.rows == records + (2 if kind == "csv" else 3)

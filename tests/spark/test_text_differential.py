@@ -23,7 +23,7 @@ from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.fetching import RangePart
-from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.reading import topic_reading
 from deduper.tasks.layout import ADMISSION, RAW, parsed
 from tests import tiers
 from tests.deduper.digest_cases import SALT

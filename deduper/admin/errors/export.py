@@ -28,7 +28,7 @@ from pyarrow import parquet
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories, remove_tree
-from deduper.admin.errors.rows import REASONS, Windows, error_files, error_port, read_records
+from deduper.admin.errors.rows import REASONS, WindowRange, error_files, error_port, read_records
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
@@ -64,7 +64,7 @@ class ErrorExport(AsJson):
     left_out: dict[str, int]
 
 
-def export_errors(store: OpenStore, windows: Windows, reasons: Collection[str], to: str) -> ErrorExport:
+def export_errors(store: OpenStore, windows: WindowRange, reasons: Collection[str], to: str) -> ErrorExport:
     """Write the records of these windows and reasons, of all reasons if none is given. Changes nothing in the store.
 
     `to` is a folder that is not there yet, or is empty; of a source of topics, the name of a topic.
@@ -102,7 +102,7 @@ def export_errors(store: OpenStore, windows: Windows, reasons: Collection[str], 
         return _export(store, windows, reasons, folder)
 
 
-def _export(store: OpenStore, windows: Windows, reasons: Collection[str], folder: _NewFolder) -> ErrorExport:
+def _export(store: OpenStore, windows: WindowRange, reasons: Collection[str], folder: _NewFolder) -> ErrorExport:
     rows, left_out = Counter[str](), Counter[str]()
     is_text = folder.source.is_text
     without = _NO_RECORDS if is_text else (*_NO_RECORDS, *_NO_VALUES)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 
-from deduper.admin.errors.rows import Windows
+from deduper.admin.errors.rows import WindowRange
 from deduper.config.kafka.options import connection_options, librdkafka_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.kafka.values import DEDUP_HEADERS
@@ -26,7 +26,7 @@ _ORIGIN = re.compile(r"(.+)-(\d+)@\d+")
 
 
 def export_topic(
-    config: Config, source: KafkaSource, port: KafkaSink, windows: Windows, reasons: Collection[str], topic: str
+    config: Config, source: KafkaSource, port: KafkaSink, windows: WindowRange, reasons: Collection[str], topic: str
 ) -> dict[str, int]:
     """Send the error records of these windows and reasons to a topic; how many by reason.
 

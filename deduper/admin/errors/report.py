@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from deduper.admin.errors.rows import ERROR, Windows, error_files, error_port, read_errors
+from deduper.admin.errors.rows import ERROR, WindowRange, error_files, error_port, read_errors
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
@@ -18,7 +18,7 @@ _OF_LOG = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorGroup(AsJson):
+class ErrorRowGroup(AsJson):
     """Error rows of one reason and detail; `place` is that of the first one. None: not known."""
 
     reason: str
@@ -42,7 +42,7 @@ class ErrorsReport(AsJson):
     windows: int
     rows: int
     taken_rows: int | None
-    groups: tuple[ErrorGroup, ...]
+    groups: tuple[ErrorRowGroup, ...]
     others: int
 
 
@@ -77,12 +77,12 @@ class _Groups:
         group.rows += rows
         group.last = max(group.last, window)
 
-    def report(self) -> tuple[ErrorGroup, ...]:
+    def report(self) -> tuple[ErrorRowGroup, ...]:
         ordered = sorted(self.found.items(), key=lambda item: (-item[1].rows, item[0][0], item[0][1] or ""))
-        return tuple(ErrorGroup(*key, group.rows, group.first, group.last, group.place) for key, group in ordered)
+        return tuple(ErrorRowGroup(*key, group.rows, group.first, group.last, group.place) for key, group in ordered)
 
 
-def errors_report(store: OpenStore, windows: Windows, reasons: Collection[str] = ()) -> ErrorsReport:
+def errors_report(store: OpenStore, windows: WindowRange, reasons: Collection[str] = ()) -> ErrorsReport:
     """The errors of these windows and reasons, of all reasons if none is given.
 
     Raises:
@@ -111,14 +111,14 @@ def errors_report(store: OpenStore, windows: Windows, reasons: Collection[str] =
     return _report(store, str(store.ports[ERROR]), windows, groups)
 
 
-def _report(store: OpenStore, origin: str, windows: Windows, groups: _Groups) -> ErrorsReport:
+def _report(store: OpenStore, origin: str, windows: WindowRange, groups: _Groups) -> ErrorsReport:
     rows = groups.others + sum(group.rows for group in groups.found.values())
     counted_rows = store.log.state.totals.get(ERROR, 0)
-    taken = max(0, counted_rows - rows) if windows == Windows() and not groups.reasons else None
+    taken = max(0, counted_rows - rows) if windows == WindowRange() and not groups.reasons else None
     return ErrorsReport(origin, len(groups.windows), rows, taken, groups.report(), groups.others)
 
 
-def _of_topic(store: OpenStore, sink: KafkaSink, windows: Windows, groups: _Groups) -> ErrorsReport:
+def _of_topic(store: OpenStore, sink: KafkaSink, windows: WindowRange, groups: _Groups) -> ErrorsReport:
     """By the headers of the records that the brokers still hold, each record once."""
     from deduper.sources.kafka.whole_topic import records_of, whole_topic  # it loads Kafka's client, which is an extra
 
@@ -126,7 +126,7 @@ def _of_topic(store: OpenStore, sink: KafkaSink, windows: Windows, groups: _Grou
     for part, batch in whole_topic(client, sink.topic):
         for record in records_of(part, batch):
             reason, window = record.header("dedup-reason"), int(record.header("dedup-window") or -1)
-            if reason is not None and (window in windows or windows == Windows()):
+            if reason is not None and (window in windows or windows == WindowRange()):
                 groups.add((reason, record.header("dedup-detail")), 1, window, record.header("dedup-origin"))
     return _report(store, f"topic {sink.topic}", windows, groups)
 
@@ -139,7 +139,7 @@ def _place(store: OpenStore, source: str, position: int, reason: str) -> str:
     return f"{source}@{position}"
 
 
-def _of_log(store: OpenStore, windows: Windows, groups: _Groups) -> ErrorsReport:
+def _of_log(store: OpenStore, windows: WindowRange, groups: _Groups) -> ErrorsReport:
     """The reasons alone, from the newest commit records."""
     for commit in store.log.last_commits(min(_OF_LOG, store.log.state.next_window)):
         if commit.window in windows:

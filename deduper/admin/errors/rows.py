@@ -16,12 +16,12 @@ from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import inside
 from deduper.config.files import FileSink
-from deduper.core.verdict import Admission, Verdict
+from deduper.core.verdict import Admission, TupleVerdict
 from deduper.sinks.names import FinalName, Format
 from deduper.sinks.published import dedup_of_rows, errors_of, format_of, parquet_file
 from deduper.tasks.dedup_column import DEDUP
 
-ERROR = Verdict.ERROR.port
+ERROR = TupleVerdict.ERROR.port
 """The name of the error port."""
 
 SCHEMA = pa.schema(
@@ -33,13 +33,13 @@ SCHEMA = pa.schema(
         ("raw", pa.string()),
     ]
 )
-REASONS: Final = tuple(one.reason for one in Admission if one.verdict is Verdict.ERROR)
+REASONS: Final = tuple(one.reason for one in Admission if one.verdict is TupleVerdict.ERROR)
 """All reasons of an error."""
 _BATCH_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowRange:
     """Windows from `first` to `last`, both counted; no end where `last` is None."""
 
     first: int = 0
@@ -48,12 +48,12 @@ class Windows:
     def __contains__(self, window: int) -> bool:
         return window >= self.first and (self.last is None or window <= self.last)
 
-    def newest(self, count: int, next_window: int) -> Windows:
+    def newest(self, count: int, next_window: int) -> WindowRange:
         """Those of them that are among the newest `count` of a store."""
-        return Windows(max(self.first, next_window - count), self.last)
+        return WindowRange(max(self.first, next_window - count), self.last)
 
     @classmethod
-    def of(cls, text: str) -> Windows:
+    def of(cls, text: str) -> WindowRange:
         """`7`, `7..9`, `7..` or `..9`.
 
         Raises:
@@ -76,7 +76,7 @@ def error_port(store: OpenStore) -> FileSink | None:
     return sink if isinstance(sink, FileSink) else None
 
 
-def error_files(store: OpenStore, windows: Windows) -> list[tuple[int, Place]]:
+def error_files(store: OpenStore, windows: WindowRange) -> list[tuple[int, Place]]:
     """The published files of the error port with their windows, in the order of these; those that are still there."""
     prefix, port = store.log.manifest.store_id[:8], store.ports[ERROR]
     names = [(FinalName.of(entry.name), port / entry.name) for entry in inside(port)]

@@ -30,7 +30,7 @@ from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.digests import KeyValue
-from deduper.core.verdict import Admission, Verdict
+from deduper.core.verdict import Admission, TupleVerdict
 from deduper.errors import DeduperError, UsageError
 from deduper.sinks.names import FinalName
 from deduper.units import UnitError, format_time, parse_duration, parse_time
@@ -147,7 +147,7 @@ def explain(
         rows_of[port], found_there = _of_topic(store, store.config, port, sink, key, unread)
         found_there = [replace(copy, when=_when(began, copy.window)) for copy in found_there]
         copies += [copy for copy in found_there if since_us is None or began.get(copy.window, -1) >= since_us]
-    uniques = {(copy.window, copy.place) for copy in copies if copy.verdict == Verdict.UNIQUE.port}
+    uniques = {(copy.window, copy.place) for copy in copies if copy.verdict == TupleVerdict.UNIQUE.port}
     for known in (*_named_by_duplicates(copies), *_of_store(store, values)):
         # An entry without a place is the copy of its window.
         is_there = (known.window, known.place) in uniques or (
@@ -231,7 +231,7 @@ def _copy_of_topic(port: str, row: TopicRow) -> SeenCopy:
 def _in_order(copy: SeenCopy) -> tuple[int, bool, str, int]:
     """By window, a first copy first, then by source and position."""
     source, position = re.fullmatch(r"(.*?)[:@]?(\d*)", copy.place or "").groups()  # type: ignore[union-attr]
-    return copy.window, copy.verdict != Verdict.UNIQUE.port, source, int(position or 0)
+    return copy.window, copy.verdict != TupleVerdict.UNIQUE.port, source, int(position or 0)
 
 
 def _shown(value: Any) -> str | None:
@@ -257,13 +257,15 @@ def _named_by_duplicates(copies: Iterable[SeenCopy]) -> Iterator[SeenCopy]:
     for copy in copies:
         if copy.first is not None:
             window, place = copy.first["window"], copy.first["place"]
-            yield SeenCopy(Verdict.UNIQUE.port, "", window, None, place, None, None, {}, "duplicate")
+            yield SeenCopy(TupleVerdict.UNIQUE.port, "", window, None, place, None, None, {}, "duplicate")
 
 
 def _of_store(store: OpenStore, values: Sequence[KeyValue]) -> Iterator[SeenCopy]:
     for entry in find_key(store, values)[2]:
         source, row = (None, None) if entry.origin is None else origin_of(store, entry.window, entry.origin)
-        yield SeenCopy(Verdict.UNIQUE.port, "", entry.window, None, _place(store, source, row), None, None, {}, "store")
+        yield SeenCopy(
+            TupleVerdict.UNIQUE.port, "", entry.window, None, _place(store, source, row), None, None, {}, "store"
+        )
 
 
 def _when(began: dict[int, int], window: int) -> str | None:

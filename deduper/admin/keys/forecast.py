@@ -21,7 +21,7 @@ from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import PartitionClock, batch_clock
 from deduper.core.judge import ShardRows, judge_shard
 from deduper.core.kernels import Expiries
-from deduper.core.verdict import DUPLICATE_REASONS, Admission, Verdict
+from deduper.core.verdict import DUPLICATE_REASONS, Admission, TupleVerdict
 from deduper.window.policy import category_state, clock_rules, judge_rules
 
 
@@ -65,7 +65,7 @@ class Forecaster:
     has_null: bool
     wall_us: int
 
-    def verdict(self, expiry: int | float | str | None) -> tuple[Verdict, str]:
+    def verdict(self, expiry: int | float | str | None) -> tuple[TupleVerdict, str]:
         """The verdict and its reason of a copy with this expiry key (in stored steps) or category.
 
         None is a null where the key expires by a column, and else the only value.
@@ -86,8 +86,8 @@ class Forecaster:
         digests = np.array([self.digest], np.uint64)
         rows = ShardRows(digests, order, admission, keys, latest, has_latest, place)
         outcome = judge_shard(rows, rules, state.next_window, self._find)
-        verdict = Verdict(int(outcome.verdict[0]))
-        if verdict is Verdict.DUPLICATE:
+        verdict = TupleVerdict(int(outcome.verdict[0]))
+        if verdict is TupleVerdict.DUPLICATE:
             return verdict, DUPLICATE_REASONS[int(outcome.same_window[0])]
         return verdict, Admission(int(outcome.admission[0])).reason
 

@@ -17,7 +17,7 @@ from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
 from deduper.sources.kafka import partition_queue as queue
-from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.kafka.whole_topic import name_of, whole_topic
 

@@ -27,7 +27,7 @@ from bucket_store.log.codec import encode_record, record_name, record_number
 from bucket_store.log.commit_log import DIRECTORY as LOG
 from bucket_store.log.manifest import FILE_NAME as MANIFEST
 from bucket_store.log.manifest import read_manifest
-from bucket_store.log.records import LogRecord, LogState, Snapshot
+from bucket_store.log.records import LogRecord, LogSnapshot, LogState
 from bucket_store.log.sources_archive import files_of
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef, decode_piece
@@ -180,7 +180,7 @@ class StoreCopy:
         whole = replace(with_pieces(state, pieces), windows=state.windows)
         base = replace(whole, next_number=0, retired=(), purged_through=-1)
         nonce = secrets.token_bytes(16)
-        record = encode_record(LogRecord(0, state.epoch, nonce, state.published_through, -1, Snapshot(base)))
+        record = encode_record(LogRecord(0, state.epoch, nonce, state.published_through, -1, LogSnapshot(base)))
         directory = self._root / LOG
         directory.make_directories()
         snapshot = directory / record_name(0)

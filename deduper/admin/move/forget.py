@@ -23,7 +23,7 @@ from bucket_store.pieces.piece import BucketEntries, PieceRef, decode_piece
 from bucket_store.pieces.store import append_piece
 from deduper.admin.keys.entries import find_key
 from deduper.admin.move.key_sum import KeySum, sum_of
-from deduper.admin.move.owning import Owned, owning, with_pieces
+from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.core.digests import KeyValue
@@ -88,7 +88,7 @@ def forget(store: OpenStore, key: Sequence[KeyValue], *, now_us: int | None = No
         return _forget(owned, plan_forget(store, key))
 
 
-def _forget(owned: Owned, planned: ForgetReport) -> ForgetReport:
+def _forget(owned: OwnedStore, planned: ForgetReport) -> ForgetReport:
     store, state = owned.store, owned.store.log.state
     digest = int(planned.digest[:16], 16), int(planned.digest[16:], 16)
     before, gone, after = KeySum(), KeySum(), KeySum()

@@ -21,7 +21,7 @@ from deduper.window.present_clock import present_wall_us
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedStore:
     """A store, the epoch that this process has claimed, and the wall clock of its record."""
 
     store: OpenStore
@@ -41,7 +41,7 @@ class Owned:
 
 
 @contextmanager
-def owning(store: OpenStore, now_us: int | None = None) -> Iterator[Owned]:
+def owning(store: OpenStore, now_us: int | None = None) -> Iterator[OwnedStore]:
     """Claims the store, and holds it while the `with` block runs.
 
     Raises:
@@ -56,7 +56,7 @@ def owning(store: OpenStore, now_us: int | None = None) -> Iterator[Owned]:
     epoch = store.log.claim_epoch(owner, wall_us)
     failpoints.hit("move.claimed")
     with HeartBeat(store.log.root, owner):
-        yield Owned(store, epoch, wall_us)
+        yield OwnedStore(store, epoch, wall_us)
 
 
 def with_pieces(state: LogState, pieces: dict[int, tuple[PieceRef, ...]]) -> LogState:

@@ -27,7 +27,7 @@ from bucket_store.pieces.piece import BucketEntries, Entries, PieceRef, decode_p
 from bucket_store.pieces.reader import PieceReader
 from bucket_store.pieces.store import append_piece
 from deduper.admin.move.key_sum import KeySum, sum_of
-from deduper.admin.move.owning import Owned, owning, with_pieces
+from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.move.progress import MovedPart, Progress
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -140,7 +140,9 @@ def reshard(
 class _Resharding:
     """Steps b to e of one run."""
 
-    def __init__(self, owned: Owned, shards: int, part_bytes: int, planned: ReshardReport, on_part: OnPart) -> None:
+    def __init__(
+        self, owned: OwnedStore, shards: int, part_bytes: int, planned: ReshardReport, on_part: OnPart
+    ) -> None:
         self._owned = owned
         self._store = owned.store
         self._shards = shards

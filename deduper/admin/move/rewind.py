@@ -30,9 +30,9 @@ from bucket_store.log.records import (
     ArchiveRef,
     CommitRecord,
     JudgedRef,
+    LogSnapshot,
     LogState,
     RebaseRecord,
-    Snapshot,
     SourcesRef,
 )
 from bucket_store.log.sources_archive import files_of, folded_name, path_of
@@ -42,7 +42,7 @@ from bucket_store.pieces.piece import PieceRef, decode_piece, piece_name
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin.move.key_sum import KeySum, sum_of
-from deduper.admin.move.owning import Owned, owning, with_pieces
+from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.model import Config
@@ -125,7 +125,7 @@ def rewind(store: OpenStore, window: int, *, now_us: int | None = None) -> Rewin
 class _Rewinding:
     """Steps b and c of one run."""
 
-    def __init__(self, owned: Owned, window: int) -> None:
+    def __init__(self, owned: OwnedStore, window: int) -> None:
         self._owned = owned
         self._store = owned.store
         self._window = window
@@ -185,7 +185,7 @@ class _Rewinding:
         return replace(ref, file=place.file, name=name, offset=place.offset)
 
 
-def _clear_ports(owned: Owned, window: int) -> None:
+def _clear_ports(owned: OwnedStore, window: int) -> None:
     """Steps d to f."""
     store, config = owned.store, _config(owned.store)
     for mark in mark_places(config, store.log):
@@ -237,7 +237,7 @@ def _state_after(store: OpenStore, window: int) -> LogState:
     then: LogState | None = None
     later: list[CommitRecord] = []
     for record in store.log.records():
-        if isinstance(record.body, Snapshot):
+        if isinstance(record.body, LogSnapshot):
             state = fold(LogState(), record)
             continue
         follows = state is not None and record.number == state.next_number

@@ -87,7 +87,7 @@ class Spans(AsJson):
 
 
 @dataclass(frozen=True, slots=True)
-class Report(AsJson):
+class JobReport(AsJson):
     """Everything that the page and the summary show; nothing of a record's values but the latest point."""
 
     made: str
@@ -115,7 +115,7 @@ class Report(AsJson):
     courses: tuple[Course, ...]
 
 
-def report_of(store: OpenStore, *, now_us: int | None = None) -> Report:
+def report_of(store: OpenStore, *, now_us: int | None = None) -> JobReport:
     """The report of a store as it is now."""
     state, manifest, scale, settings = store.log.state, store.log.manifest, store.scale, store.settings
     counts = {port: state.totals.get(port, 0) for port in PORTS}
@@ -126,7 +126,7 @@ def report_of(store: OpenStore, *, now_us: int | None = None) -> Report:
     leaks = stored_figures(store.log.root, state.latest_point)
     lookup = str(settings["expiry.lookup"])
     field = settings.get("expiry.field")
-    return Report(
+    return JobReport(
         made=format_time((time.time_ns() // 1_000_000_000 * 1_000_000) if now_us is None else now_us),
         version=__version__,
         name=store.root.name if store.config is None else store.config.name,

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from deduper.admin.report import charts
 from deduper.admin.report.charts import Axis, Series
-from deduper.admin.report.collect import KIND_TEXTS, Course, Point, Report, Spans, shown_steps
+from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Point, Spans, shown_steps
 from deduper.config.sections import PORTS
 from deduper.leaks.estimate import Estimate
 from deduper.units import approximate_size, format_duration, format_time
@@ -32,7 +32,7 @@ _COURSES = {
 }
 
 
-def page(report: Report) -> str:
+def page(report: JobReport) -> str:
     """The page's text."""
     style = files("deduper.admin.report").joinpath("page.css").read_text("utf-8")
     parts = [
@@ -57,12 +57,12 @@ def page(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _subtitle(report: Report) -> str:
+def _subtitle(report: JobReport) -> str:
     latest = "" if report.latest_point is None else f" · latest point {report.latest_point}"
     return f"Key {', '.join(report.key)} · expiry by {report.expiry}, {report.lookup}{latest}"
 
 
-def _tiles(report: Report) -> str:
+def _tiles(report: JobReport) -> str:
     rows = report.rows
     tiles = [
         ("Records", _number(rows) if rows < 10**8 else _short(rows), f"in {_counted(report.windows, 'window')}", ""),
@@ -81,7 +81,7 @@ def _tiles(report: Report) -> str:
     return f'<ul class="tiles">{boxes}</ul>'
 
 
-def _course(report: Report, course: Course) -> str:
+def _course(report: JobReport, course: Course) -> str:
     points = course.points
     if not points:
         return _section(_COURSES[course.level], "<p>No window has been recorded yet.</p>")
@@ -252,7 +252,7 @@ def _table(course: Course) -> str:
     )
 
 
-def _shapes(report: Report) -> str:
+def _shapes(report: JobReport) -> str:
     figures = [
         _distribution(
             "Lateness",
@@ -294,7 +294,7 @@ def _quantile(end_s: float | None) -> str:
     return "more than the last bound" if end_s is None else format_duration(int(end_s * 1e6)) if end_s else "0"
 
 
-def _misses(report: Report) -> str:
+def _misses(report: JobReport) -> str:
     leaks = report.leaks
     if leaks is None:
         return "<p>The leak meter of this job is off, or has measured no window.</p>"
@@ -318,7 +318,7 @@ def _misses(report: Report) -> str:
     return f"<p>{escape(text)}</p>{table}{_distances(report)}{_options(report)}"
 
 
-def _distances(report: Report) -> str:
+def _distances(report: JobReport) -> str:
     leaks = report.leaks
     assert leaks is not None, "there is something to show"
     used = [at for at, (_, found, missed) in enumerate(leaks.distances) if found or missed]
@@ -342,7 +342,7 @@ def _distances(report: Report) -> str:
     return f'<div class="figures">{figure}</div>'
 
 
-def _options(report: Report) -> str:
+def _options(report: JobReport) -> str:
     advice = report.advice
     if advice is None:
         return ""

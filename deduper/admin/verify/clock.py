@@ -22,7 +22,7 @@ from deduper.admin.verify.window_rows import DUPLICATE, EXPIRED, PORTS, UNIQUE, 
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.model import Config
 from deduper.core.clock import POSITION_BITS, domain_ends
-from deduper.core.verdict import Admission, Verdict
+from deduper.core.verdict import Admission, TupleVerdict
 from deduper.window import policy
 
 
@@ -46,7 +46,7 @@ def check_clock(
 ) -> Clock | None:
     """The clock of every row's place, compared with the row's verdict; None where the clock is unknown."""
     config = scope.config
-    is_expired = (rows.ports == Verdict.EXPIRED) & (rows.order >= 0)
+    is_expired = (rows.ports == TupleVerdict.EXPIRED) & (rows.order >= 0)
     if not isinstance(config.expiry, EventTimeExpiry | OrderedExpiry):
         if config.expiry.by != "category":
             for row in np.flatnonzero(is_expired).tolist():
@@ -62,7 +62,7 @@ def check_clock(
     if known.record.settings_hash != policy.settings_hash(config):
         scope.without["settings"] += 1
         return None
-    is_admitted = (rows.ports <= Verdict.DUPLICATE) & (rows.order >= 0) & has_expiry
+    is_admitted = (rows.ports <= TupleVerdict.DUPLICATE) & (rows.order >= 0) & has_expiry
     is_all = scope.is_whole(window, UNIQUE, DUPLICATE)
     clock = _run(rows, expiry, is_admitted, known, is_exact=is_all or config.clock == "batch", config=config)
     if not clock.is_exact:

@@ -136,12 +136,12 @@ class Findings:
     notes: list[Note] = field(default_factory=list)
     ran: set[Check] = field(default_factory=set)
     skipped: dict[Check, str] = field(default_factory=dict)
-    untold: dict[Check, int] = field(default_factory=dict)
+    unlisted: dict[Check, int] = field(default_factory=dict)
 
     def add(self, finding: Finding) -> None:
         """One more; beyond `MOST_LISTED` of a check they are only counted."""
         if sum(known.check is finding.check for known in self.found) >= MOST_LISTED:
-            self.untold[finding.check] = self.untold.get(finding.check, 0) + 1
+            self.unlisted[finding.check] = self.unlisted.get(finding.check, 0) + 1
         else:
             self.found.append(finding)
 
@@ -177,8 +177,8 @@ class Findings:
         """Add the findings of another pass."""
         for finding in other.found:
             self.add(finding)
-        for check, count in other.untold.items():
-            self.untold[check] = self.untold.get(check, 0) + count
+        for check, count in other.unlisted.items():
+            self.unlisted[check] = self.unlisted.get(check, 0) + count
         self.notes += other.notes
         self.ran |= other.ran
         for check, why in other.skipped.items():
@@ -188,7 +188,7 @@ class Findings:
 def confirmed(first: Findings, second: Findings) -> Findings:
     """The second pass, with only those findings that the first one had too: the rest was a job at work."""
     places = {finding.place for finding in first.found}
-    if not first.untold:
+    if not first.unlisted:
         second.found = [finding for finding in second.found if finding.place in places]
     return second
 

@@ -18,7 +18,7 @@ from deduper.admin.verify.findings import Check, Findings
 from deduper.admin.verify.scope import Int64s, Scope
 from deduper.admin.verify.window_rows import UNIQUE, WindowRows, numbers, source_orders
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
-from deduper.core.verdict import Verdict, bucket_key
+from deduper.core.verdict import TupleVerdict, bucket_key
 
 
 def check_firsts(
@@ -26,7 +26,7 @@ def check_firsts(
 ) -> None:
     """Compare the first copies that the window's duplicates name with the rows of the ports; `before` is the clock."""
     first_window, is_named = numbers(rows.table["first_window"], False)
-    is_duplicate = rows.ports == Verdict.DUPLICATE
+    is_duplicate = rows.ports == TupleVerdict.DUPLICATE
     should = is_duplicate if scope.config.store.first_seen else np.zeros_like(is_duplicate)
     for row in np.flatnonzero(is_named != should).tolist():
         expected, found = ("a first copy", "none") if should[row] else ("no first copy", "one")

@@ -26,9 +26,9 @@ from bucket_store.log.records import (
     DeletionRecord,
     ExpiryKey,
     LogRecord,
+    LogSnapshot,
     LogState,
     RebaseRecord,
-    Snapshot,
     SourcesFoldRecord,
 )
 from bucket_store.log.sources_archive import SourcesReader
@@ -37,7 +37,7 @@ from bucket_store.log.state import fold_all
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.places.place import Place
 from deduper.admin.verify.findings import Check, Findings
-from deduper.core.verdict import PORT_OF_REASON, Verdict
+from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 
 LOG_CHECKS = (
     Check.LOG_RECORDS,
@@ -108,7 +108,7 @@ def check_log(root: Place, manifest: Manifest, findings: Findings) -> LogHistory
         history.records += 1
         if number not in counted:
             continue
-        if isinstance(record.body, Snapshot):
+        if isinstance(record.body, LogSnapshot):
             _fold(run, root, findings)
             _check_snapshot(run, record, str(path), findings)
             if run.state is None:
@@ -243,7 +243,7 @@ def _fold(run: _Run, root: Place, findings: Findings) -> None:
 def _check_snapshot(run: _Run, record: LogRecord, file: str, findings: Findings) -> None:
     if run.state is None or record.number == 0:
         return
-    assert isinstance(record.body, Snapshot)
+    assert isinstance(record.body, LogSnapshot)
     stated = record.body.state
     for name in (each.name for each in fields(LogState)):
         folded, found = getattr(run.state, name), getattr(stated, name)
@@ -334,7 +334,7 @@ def _check_reasons(
     by_port: Counter[str] = Counter()
     for reason, count in reasons.items():
         by_port[PORT_OF_REASON.get(reason, f"of the reason {reason}")] += count
-    for port in (by_port.keys() | counts.keys()) - {Verdict.UNIQUE.port}:
+    for port in (by_port.keys() | counts.keys()) - {TupleVerdict.UNIQUE.port}:
         if by_port[port] != counts.get(port, 0):
             findings.wrong(
                 check,
@@ -347,7 +347,7 @@ def _check_reasons(
 
 def _check_entries(commit: CommitRecord, file: str, is_all_live: bool, findings: Findings) -> None:
     entries = sum(piece.entries for piece in commit.pieces)
-    unique = commit.counts.get(Verdict.UNIQUE.port, 0)
+    unique = commit.counts.get(TupleVerdict.UNIQUE.port, 0)
     # With all_live a key can become unique again within one window, and only its last copy is kept.
     if entries > unique or (entries < unique and not is_all_live):
         findings.wrong(

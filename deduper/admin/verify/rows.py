@@ -33,7 +33,7 @@ from deduper.admin.verify.scope import ROWS_CHECKS, Expected, Origins, Places, S
 from deduper.admin.verify.window_rows import PORTS, UNIQUE, WindowRows, numbers, read_rows
 from deduper.config.model import Config
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import PORT_OF_REASON, Verdict
+from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 
 
 def check_rows(
@@ -75,7 +75,7 @@ def _check_window(scope: Scope, window: int, ports: Mapping[str, list[Place]], f
     _check_twice(rows, window, is_mine, findings)
     expiry, has_expiry = numbers(rows.table["expiry"], scope.format.is_float)
     if scope.is_whole(window, UNIQUE):
-        unique = is_mine & (rows.ports == Verdict.UNIQUE)
+        unique = is_mine & (rows.ports == TupleVerdict.UNIQUE)
         scope.origins.add(window, rows.order[unique], expiry[unique])
     before = check_clock(scope, rows, window, known, expiry, has_expiry, findings)
     check_firsts(scope, rows, window, expiry, before, findings)

@@ -68,18 +68,18 @@ class CheckResult(AsJson):
 class Verification(AsJson):
     """The result of a verification; without `findings` every check that ran has passed.
 
-    `untold` counts the findings of a check beyond those that are listed. `skipped` says why checks were not
+    `unlisted` counts the findings of a check beyond those that are listed. `skipped` says why checks were not
     made, or not for everything.
     """
 
     json_names = (
         *("store", "is_sound", "records", "pieces", "entries", "size_bytes", "sources", "outputs", "output_bytes"),
-        *("rows", "unnamed_pieces", "findings", "untold", "notes", "checks", "orphans"),
+        *("rows", "unnamed_pieces", "findings", "unlisted", "notes", "checks", "orphans"),
     )
 
     store: str
     findings: tuple[Finding, ...]
-    untold: Mapping[Check, int] = field(default_factory=dict)
+    unlisted: Mapping[Check, int] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     ran: frozenset[Check] = frozenset()
     skipped: Mapping[Check, str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Verification(AsJson):
         """All that could have been made."""
         checks = [check for check in Check if check in self.ran or check not in FOR_TESTS]
         return tuple(
-            CheckResult(check, check.promise, check in self.ran, self._found(check), self.skipped.get(check))
+            CheckResult(check, check.promise, check in self.ran, self._count_of(check), self.skipped.get(check))
             for check in checks
         )
 
@@ -122,8 +122,8 @@ class Verification(AsJson):
         """As `AsJson`, and of a note its text."""
         return AsJson.to_json(self) | {"notes": [note.text for note in self.notes]}
 
-    def _found(self, check: Check) -> int:
-        return sum(finding.check is check for finding in self.findings) + self.untold.get(check, 0)
+    def _count_of(self, check: Check) -> int:
+        return sum(finding.check is check for finding in self.findings) + self.unlisted.get(check, 0)
 
 
 def verify_target(target: str, *, rows: bool = False) -> Verification:
@@ -164,7 +164,7 @@ def verify_store(
     return Verification(
         store=store.url,
         findings=tuple(findings.found),
-        untold=findings.untold,
+        unlisted=findings.unlisted,
         notes=tuple(findings.notes),
         ran=frozenset(findings.ran),
         skipped=findings.skipped,
@@ -324,7 +324,7 @@ def _unopened(root: Place, error: StoreError) -> Verification:
     return Verification(
         store=str(root),
         findings=tuple(findings.found),
-        untold=findings.untold,
+        unlisted=findings.unlisted,
         ran=frozenset(findings.ran),
         skipped=skipped | findings.skipped,
         records=history.records,

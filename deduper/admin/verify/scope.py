@@ -19,7 +19,7 @@ from deduper.admin.verify.findings import Check, Findings
 from deduper.admin.verify.log import LogHistory
 from deduper.admin.verify.outputs import PublishedFiles
 from deduper.config.model import Config
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 
 ROWS_CHECKS = (
     Check.ROWS_PORT,
@@ -131,7 +131,7 @@ class Scope:
             )
         if self.expected is not None:
             findings.run(Check.ROWS_EXPECTED)
-            if len(self.config.file_ports) == len(Verdict) and self.seen != len(self.expected):
+            if len(self.config.file_ports) == len(TupleVerdict) and self.seen != len(self.expected):
                 findings.wrong(
                     Check.ROWS_EXPECTED,
                     "records in all ports",

@@ -16,11 +16,13 @@ from deduper.admin.readback import read_judged
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.scope import Int64s, Places, Scope
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.errors import IntegrityError
 
-PORTS = tuple(verdict.port for verdict in Verdict)
-UNIQUE, DUPLICATE, EXPIRED = (verdict.port for verdict in (Verdict.UNIQUE, Verdict.DUPLICATE, Verdict.EXPIRED))
+PORTS = tuple(verdict.port for verdict in TupleVerdict)
+UNIQUE, DUPLICATE, EXPIRED = (
+    verdict.port for verdict in (TupleVerdict.UNIQUE, TupleVerdict.DUPLICATE, TupleVerdict.EXPIRED)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def read_rows(
     for port, paths in sorted(ports.items()):
         for path in paths:
             try:
-                table = read_judged(path, scope.format, with_expiry=port != Verdict.ERROR.port)
+                table = read_judged(path, scope.format, with_expiry=port != TupleVerdict.ERROR.port)
             except FileNotFoundError:
                 scope.files.is_whole.discard((window, port))
                 continue

@@ -157,8 +157,8 @@ def _setting_text(value: object) -> str:
 def run(
     config: ConfigArgument,
     once: Annotated[bool, typer.Option("--once", help="Stop when the source is drained.")] = False,
-    max_batches: Annotated[
-        int | None, typer.Option("--max-batches", min=1, metavar="N", help="Stop after N windows.")
+    max_windows: Annotated[
+        int | None, typer.Option("--max-windows", min=1, metavar="N", help="Stop after N windows.")
     ] = None,
     overrides: SetOption = None,
     take_over: Annotated[
@@ -194,7 +194,7 @@ def run(
     summary = run_job(
         loaded,
         once=once,
-        max_batches=max_batches,
+        max_windows=max_windows,
         take_over=take_over,
         unpublished=unpublished,
         on_progress=_progress_printer(as_json=as_json, verbose=verbose),

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.errors.export import ErrorExport
-from deduper.admin.errors.report import ErrorGroup, ErrorsReport
+from deduper.admin.errors.report import ErrorRowGroup, ErrorsReport
 from deduper.admin.inspect import BucketReport
 from deduper.cli.terminal import counted, pairs, table
 from deduper.units import approximate_size
@@ -108,7 +108,7 @@ def render_export(report: ErrorExport) -> list[RenderableType]:
     return parts
 
 
-def _windows(group: ErrorGroup) -> str:
+def _windows(group: ErrorRowGroup) -> str:
     return (
         str(group.first_window)
         if group.first_window == group.last_window

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from deduper.cli.terminal import counted, pairs
-from deduper.ranges.batch.report import Report, plan_text
+from deduper.ranges.batch.report import RangeReport, plan_text
 from deduper.ranges.stream.report import StreamReport, StreamStatus
 from deduper.units import format_time
 
 _ENDS = {"drained": "inputs drained", "signal": "stopped by a signal"}
 
 
-def render(report: Report) -> list[RenderableType]:
+def render(report: RangeReport) -> list[RenderableType]:
     """Rows, and bad rows by side and reason."""
     return [
         pairs(

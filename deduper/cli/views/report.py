@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.admin.report.collect import KIND_TEXTS, Course, Report, Spans, shown_steps
+from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Spans, shown_steps
 from deduper.cli.terminal import counted, pairs, table
 from deduper.config.sections import PORTS
 from deduper.units import approximate_size, format_duration
@@ -14,7 +14,7 @@ _STEPS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 
 
-def render(report: Report) -> list[RenderableType]:
+def render(report: JobReport) -> list[RenderableType]:
     """The summary."""
     parts: list[RenderableType] = [pairs(_summary(report))]
     if report.rows:
@@ -56,7 +56,7 @@ def render(report: Report) -> list[RenderableType]:
     return parts
 
 
-def _summary(report: Report) -> list[tuple[str, object]]:
+def _summary(report: JobReport) -> list[tuple[str, object]]:
     return [
         ("job", report.name),
         ("expiry", f"{report.expiry}, {report.lookup}"),

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from deduper.admin.health import State
 from deduper.admin.lag import PartitionLag, SourceLag
-from deduper.admin.status import History, StoreStatus
+from deduper.admin.status import KeyHistory, StoreStatus
 from deduper.cli.terminal import counted, pairs, table
 from deduper.cli.views.profile import render as render_profile
 from deduper.config.sections import PORTS
@@ -105,7 +105,7 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
     ]
 
 
-def _history_line(history: History) -> str | Text | None:
+def _history_line(history: KeyHistory) -> str | Text | None:
     if history.is_seed_open:
         return Text("a seed is not over: repeat `deduper seed`; no job may start before", style="yellow")
     if history.complete_since is None:

@@ -28,7 +28,7 @@ def render(report: Verification) -> list[RenderableType]:
     """The result as text."""
     lines: list[RenderableType] = [Text(str(finding), style="red") for finding in report.findings]
     lines += [
-        Text(f"{check.id}: and {count:,} more of this kind", style="red") for check, count in report.untold.items()
+        Text(f"{check.id}: and {count:,} more of this kind", style="red") for check, count in report.unlisted.items()
     ]
     lines += [Text(f"note: {note.text}", style="yellow") for note in report.notes]
     lines.append(
@@ -62,7 +62,7 @@ _ADVICE = {
 def _verdict(report: Verification) -> Text:
     if report.is_sound:
         return Text("sound: every check that ran has passed", style="green")
-    count = len(report.findings) + sum(report.untold.values())
+    count = len(report.findings) + sum(report.unlisted.values())
     return Text(f"NOT sound: {counted(count, 'problem')} found", style="bold red")
 
 

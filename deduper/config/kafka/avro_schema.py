@@ -67,11 +67,11 @@ def columns_of(text: str) -> str:
         raise AvroError("is nested too deep", "flatten the record") from None
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise AvroError("is not the schema of a record", 'write `{"type": "record", "name": ..., "fields": [...]}`')
-    fields = _Reader().fields(schema, "")
+    fields = _SchemaReader().fields(schema, "")
     return ", ".join(f"{quoted(name)} {kind}" for name, kind in fields)
 
 
-class _Reader:
+class _SchemaReader:
     """The named types met so far, by full name; None while one is being read."""
 
     def __init__(self) -> None:

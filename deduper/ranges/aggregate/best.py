@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.aggregates import Aggregate, Kind
 from deduper.ranges.aggregate.cells import Cells, Places
-from deduper.ranges.aggregate.found import Found
+from deduper.ranges.aggregate.event_values import EventValues
 from deduper.ranges.aggregate.ordering import ranks
 from deduper.ranges.aggregate.points import Ints
 
@@ -80,14 +80,14 @@ class Best:
         """Of the cell of each event."""
         return take_best(self.values, self.rows[places.cell], as_lists=self.as_lists)
 
-    def found(self, places: Places) -> Found:
+    def event_values(self, places: Places) -> EventValues:
         """The best of each event, for those of several indexes."""
         rows = self.rows[places.cell]
         is_there = rows >= 0
         offsets = np.concatenate(([0], np.cumsum(is_there.sum(axis=1))))
         best = rows[is_there]
         span = None if self.span is None else (self.span[0][best], self.span[1][best])
-        return Found(offsets, self.values.take(pa.array(best)), span)
+        return EventValues(offsets, self.values.take(pa.array(best)), span)
 
 
 def take_best(values: pa.Array, rows: NDArray[np.int32], *, as_lists: bool) -> pa.Array:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from deduper.ranges.aggregate.aggregates import Aggregate, Kind, answer_type
-from deduper.ranges.aggregate.found import merged
-from deduper.ranges.aggregate.range_index import Events, Part, RangeIndex, parts_of
+from deduper.ranges.aggregate.event_values import merged
+from deduper.ranges.aggregate.range_index import Events, PartialAnswer, RangeIndex, parts_of
 from deduper.ranges.aggregate.sums import added, sum_answers
 
 SUBTRACTED = (Kind.COUNT, Kind.SUM, Kind.MEAN, Kind.VARIANCE)
@@ -42,10 +42,10 @@ def answers(
 
 
 def _together(
-    name: str, aggregate: Aggregate, column: pa.DataType | None, parts: Sequence[tuple[Part, int]]
+    name: str, aggregate: Aggregate, column: pa.DataType | None, parts: Sequence[tuple[PartialAnswer, int]]
 ) -> pa.Array:
     if aggregate.kind not in SUBTRACTED:
-        return merged(aggregate, [part.found for part, _ in parts if part.found is not None])
+        return merged(aggregate, [part.values for part, _ in parts if part.values is not None])
     sums = added([(part.sums, sign) for part, sign in parts if part.sums is not None])
     squares = [(part.squares, sign) for part, sign in parts if part.squares is not None]
     return sum_answers(name, aggregate, column, sums, added(squares) if squares else None)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.cells import Places, Timeline, offsets_of
-from deduper.ranges.aggregate.found import Found
+from deduper.ranges.aggregate.event_values import EventValues
 from deduper.ranges.aggregate.ordering import ranks
 from deduper.ranges.aggregate.points import FIRST, Ints
 
@@ -92,14 +92,14 @@ class Coverings:
         """A list for each event."""
         return take_lists(*self._covering(places), self.values, self.ranks, distinct=self.distinct)
 
-    def found(self, places: Places) -> Found:
+    def event_values(self, places: Places) -> EventValues:
         """The values of each event, for those of several indexes."""
         offsets, rows = self._covering(places)
         if self.distinct:
             lists = take_lists(offsets, rows, self.values, self.ranks, distinct=True)
-            return Found(lists.offsets.to_numpy().astype(np.int64), lists.values)
+            return EventValues(lists.offsets.to_numpy().astype(np.int64), lists.values)
         last = self.tree[len(self.tree) // 2 :]
-        return Found(offsets, self.values.take(pa.array(rows)), (self.begins.times[rows], last[rows]))
+        return EventValues(offsets, self.values.take(pa.array(rows)), (self.begins.times[rows], last[rows]))
 
     def overlapping(self, group: Ints, first: Ints, last: Ints) -> pa.Array:
         """The values of the ranges that overlap stretches of time of known ids, stretch by stretch."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deduper.ranges.aggregate.aggregates import OF_ONE, Aggregate, AnyAggregate, Kind, Own
 from deduper.ranges.aggregate.best import Best
 from deduper.ranges.aggregate.cells import Cells, Ids, IdTable, Places, cell_of
-from deduper.ranges.aggregate.found import Found
+from deduper.ranges.aggregate.event_values import EventValues
 from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.own import run_cells
 from deduper.ranges.aggregate.points import Ints, as_points, closed_ranges
@@ -42,12 +42,12 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Answers from some of the ranges: sums, for the variance those of squares too, or else the values found."""
+class PartialAnswer:
+    """Answers from some of the ranges: sums, for the variance those of squares too, or else each event's values."""
 
     sums: Numbers | None = None
     squares: Numbers | None = None
-    found: Found | None = None
+    values: EventValues | None = None
 
 
 class Answers(Protocol):
@@ -68,8 +68,8 @@ class _Summed:
     sums: Numbers
     squares: Numbers | None
 
-    def part(self, places: Places) -> Part:
-        return Part(self.sums.at(places.cell), None if self.squares is None else self.squares.at(places.cell))
+    def part(self, places: Places) -> PartialAnswer:
+        return PartialAnswer(self.sums.at(places.cell), None if self.squares is None else self.squares.at(places.cell))
 
     def answers(self, places: Places) -> pa.Array:
         if self.squares is None and self.sums.table.shape[1] <= 2:
@@ -157,16 +157,16 @@ class RangeIndex:
         """Of each aggregate that is as long as the ranges are many, how many values events have."""
         return [ready.count(places) for ready in self._ready if isinstance(ready, Coverings)]
 
-    def parts(self, places: Places) -> list[Part]:
+    def parts(self, places: Places) -> list[PartialAnswer]:
         """The answers as parts of answers of several indexes: see `levels`."""
         return [self._part(ready, places) for ready in self._ready]
 
     @staticmethod
-    def _part(ready: Answers, places: Places) -> Part:
+    def _part(ready: Answers, places: Places) -> PartialAnswer:
         if isinstance(ready, _Summed):
             return ready.part(places)
         assert isinstance(ready, Best | Coverings), "a state of one's own has no parts"
-        return Part(found=ready.found(places))
+        return PartialAnswer(values=ready.event_values(places))
 
 
 def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:

@@ -46,7 +46,7 @@ def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, 
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class FrameSide:
     """The rows of a side, `event` or `range`, and why some of them are bad; if it `stops`, a bad row fails Spark's job.
 
     `malformed` is a column that is not null in a row that could not be parsed.

@@ -28,7 +28,7 @@ from deduper.ranges.aggregate.aggregates import (
     require_types,
 )
 from deduper.ranges.aggregate.points import ENDS
-from deduper.ranges.batch.bad_rows import Side, event_reasons, range_reasons
+from deduper.ranges.batch.bad_rows import FrameSide, event_reasons, range_reasons
 from deduper.ranges.batch.parts import PartPlan, in_parts
 from deduper.ranges.batch.times import TIMES
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
@@ -50,7 +50,7 @@ class RangeAggregates:
     rows: DataFrame
     indexed_rows: int
     plan: PartPlan | None
-    sides: tuple[Side, Side]
+    sides: tuple[FrameSide, FrameSide]
 
     @property
     def errors(self) -> DataFrame:
@@ -93,8 +93,8 @@ def range_aggregate(
     _require_columns(events, ranges, keys, time, start, end)
     stops = bad_rows == "stop"
     sides = (
-        Side("event", events, event_reasons(events, keys, time), stops, malformed),
-        Side("range", ranges, range_reasons(ranges, keys, start, end, longest_us), stops, malformed),
+        FrameSide("event", events, event_reasons(events, keys, time), stops, malformed),
+        FrameSide("range", ranges, range_reasons(ranges, keys, start, end, longest_us), stops, malformed),
     )
     asked, indexed = (side.good() for side in (sides if per == "event" else reversed(sides)))
     _require_free_names(asked, aggregates)

@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 from deduper.columns import parse_columns
 from deduper.config.problems import suggestion
 from deduper.errors import UsageError
-from deduper.ranges.batch.plain_files import run_plain
-from deduper.ranges.batch.plain_sides import OnlySpark, files_below, listed
-from deduper.ranges.batch.report import Report
+from deduper.ranges.batch.arrow_files import run_on_arrow
+from deduper.ranges.batch.arrow_sides import OnlySpark, files_below, listed
+from deduper.ranges.batch.report import RangeReport
 from deduper.ranges.batch.settings import InputFiles, RangeJob
-from deduper.tasks.readers.plain_file import FileFault
+from deduper.tasks.readers.file_parts import FileFault
 from deduper.tasks.readers.text import fault_of_header
 
 logger = logging.getLogger(__name__)
 
 
-def run(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
+def run(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> RangeReport:
     """Read, answer and write, or only plan.
 
     Raises:
@@ -37,7 +37,7 @@ def run(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -
     _require_places(job)
     begun = time.monotonic()
     try:
-        report = run_plain(job, plan_only=plan_only, on_progress=on_progress)
+        report = run_on_arrow(job, plan_only=plan_only, on_progress=on_progress)
     except OnlySpark as exc:
         logger.info("Spark reads and writes the files: %s", exc)
         from deduper.ranges.batch.spark_files import run_on_spark  # importing Spark takes longer than small files do

@@ -8,7 +8,7 @@ from deduper.as_json import AsJson
 
 
 @dataclass(frozen=True, slots=True)
-class Report(AsJson):
+class RangeReport(AsJson):
     """What was planned, and what was written; `rows` is None if only the plan was asked for."""
 
     per: str

@@ -14,14 +14,14 @@ from pyspark.sql import types as T
 
 from deduper.columns import parse_columns
 from deduper.errors import DeduperError, IntegrityError
+from deduper.ranges.batch.arrow_sides import files_below, text_format
 from deduper.ranges.batch.bad_rows import is_bad_row
 from deduper.ranges.batch.frames import RangeAggregates, range_aggregate
 from deduper.ranges.batch.outputs import written_whole
-from deduper.ranges.batch.plain_sides import files_below, text_format
-from deduper.ranges.batch.report import Report, plan_text
+from deduper.ranges.batch.report import RangeReport, plan_text
 from deduper.ranges.batch.settings import InputFiles, RangeJob
 from deduper.spark.arrow_map import map_in_arrow
-from deduper.spark.failures import cannot_write, plain_cause, raised_in_worker
+from deduper.spark.failures import cannot_write, raised_in_worker, readable_cause
 from deduper.spark.schemas import spark_schema
 from deduper.spark.session import end_session, start_session
 from deduper.tasks.readers.raw_text import texts_of
@@ -33,7 +33,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _TASKS_A_CORE = 2
 
 
-def run_on_spark(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
+def run_on_spark(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> RangeReport:
     """See `job.run`."""
     on_progress("Spark starts")
     session = start_session("range-aggregate", job.spark)
@@ -61,19 +61,19 @@ def run_on_spark(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str],
         sliced = 0 if found.plan is None else sum(1 for one in found.plan.large if one.cuts)
         on_progress(f"plan: {plan_text(job.per, found.indexed_rows, parts, sliced)}")
         rows, errors = (None, {}) if plan_only else _write(job, found, counted, on_progress)
-        return Report(job.per, found.indexed_rows, parts, sliced, rows, errors)
+        return RangeReport(job.per, found.indexed_rows, parts, sliced, rows, errors)
     except PySparkException as exc:
-        raise _plainer(exc, job) from exc
+        raise _unwrapped(exc, job) from exc
     finally:
         end_session(session)
 
 
-def _plainer(exc: PySparkException, job: RangeJob) -> Exception:
+def _unwrapped(exc: PySparkException, job: RangeJob) -> Exception:
     """The error of ours that Spark has wrapped, or Spark's."""
     full = cannot_write(exc, "rows", job.output.path)
     if full is not None:
         return full
-    cause = plain_cause(exc)
+    cause = readable_cause(exc)
     if is_bad_row(cause):
         return DeduperError(f"{cause}; correct it, or keep bad rows: write `errors: {{path: DIR, format: json}}`")
     return raised_in_worker(exc)

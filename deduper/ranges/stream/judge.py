@@ -22,14 +22,14 @@ from deduper.ranges.stream.ranges import ENTRY, HI, KEY_HI, KEY_LO, LO, SIGN, Ra
 from deduper.ranges.stream.rows import (
     Bools,
     InputRows,
-    Told,
+    PortRow,
     digests,
     first_reasons,
     has_null,
     lengths_beyond,
     numbers,
-    told_rows,
-    told_table,
+    port_rows,
+    port_table,
     whole,
 )
 from deduper.ranges.stream.settings import WINDOW, StreamJob
@@ -52,7 +52,7 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedWindow:
     """The rows of each port that has some, the counts of rows by outcome, and the next state."""
 
     ports: dict[str, pa.Table]
@@ -60,14 +60,16 @@ class Judged:
     state: StreamState
 
 
-class WindowJudge:
+class StreamJudge:
     """Judges the windows of a job, in their order; keeps nothing of them."""
 
     def __init__(self, job: StreamJob, salt: bytes) -> None:
         self._job = job
         self._salt = salt
 
-    def judge(self, window: int, state: StreamState, events: InputRows | None, ranges: InputRows | None) -> Judged:
+    def judge(
+        self, window: int, state: StreamState, events: InputRows | None, ranges: InputRows | None
+    ) -> JudgedWindow:
         """The window of these rows; None stands for no rows, which both have only before `state.schema` is known.
 
         Raises:
@@ -104,8 +106,8 @@ class _Window:
         self._fresh: RangeLevel | None = None
         self._withdrawn: RangeLevel | None = None
         self._from = len(self._levels)
-        self._late: list[Told] = []
-        self._errors: list[Told] = []
+        self._late: list[PortRow] = []
+        self._errors: list[PortRow] = []
         self._ports: dict[str, pa.Table] = {}
         self._counts: Counter[str] = Counter()
 
@@ -113,7 +115,7 @@ class _Window:
         """The rows of an input. Records that make no row leave as errors."""
         self._counts[f"{side}s"] += rows.count
         for reason, text in rows.bad:
-            self._errors.append(Told(side, reason, text))
+            self._errors.append(PortRow(side, reason, text))
             self._counts[f"{side}s.{reason}"] += 1
         return rows.table
 
@@ -147,18 +149,18 @@ class _Window:
             is_kept = np.isin(place, self._fresh.entries & 0xFFFFFFFF)
             self._tell_late("late", rows, np.flatnonzero(is_kept & (first <= self._final) & (first <= last)))
 
-    def _leave(self, side: str, reason: str, rows: pa.Table, left: Bools, holds: Bools, port: list[Told]) -> Bools:
+    def _leave(self, side: str, reason: str, rows: pa.Table, left: Bools, holds: Bools, port: list[PortRow]) -> Bools:
         """Rows for which a reason holds leave by a port; gives the other rows."""
         leaving = np.flatnonzero(left & holds)
         if len(leaving):
-            port += told_rows(side, reason, rows, leaving)
+            port += port_rows(side, reason, rows, leaving)
             self._counts[f"{side}s.{reason}"] += len(leaving)
         return left & ~holds
 
     def _tell_late(self, reason: str, rows: pa.Table, where: Ints) -> None:
         """Reports rows by the port `late` that count all the same."""
-        self._late += told_rows(RANGE, reason, rows, where)
-        self._counts[f"told.{reason}"] += len(where)
+        self._late += port_rows(RANGE, reason, rows, where)
+        self._counts[f"rejected.{reason}"] += len(where)
 
     def _is_retraction(self, rows: pa.Table) -> Bools:
         if self._job.retraction is None:
@@ -190,7 +192,7 @@ class _Window:
         found = withdraw(self._levels, self._fresh, keys, asking, self._gone)
         self._counts["ranges.retractions"] += len(asking) - len(found.unknown)
         unknown = np.array(found.unknown, np.int64)
-        self._errors += told_rows(RANGE, "unknown_range", asks, unknown)
+        self._errors += port_rows(RANGE, "unknown_range", asks, unknown)
         self._counts["ranges.unknown_range"] += len(unknown)
         if found.fresh and self._fresh is not None:
             is_left = np.ones(self._fresh.rows.num_rows, np.bool_)
@@ -337,15 +339,15 @@ class _Window:
 
     # The end.
 
-    def judged(self) -> Judged:
+    def judged(self) -> JudgedWindow:
         """The window.
 
         Raises:
             IntegrityError: a row has no outcome, or two.
         """
-        for port, told in (("late", self._late), ("errors", self._errors)):
-            if told:
-                self._ports[port] = told_table(told, self._window)
+        for port, rows_of_port in (("late", self._late), ("errors", self._errors)):
+            if rows_of_port:
+                self._ports[port] = port_table(rows_of_port, self._window)
         self._require_counts()
         state = replace(
             self._before,
@@ -354,7 +356,7 @@ class _Window:
             ranges=tuple(self._levels),
             events=tuple(self._remembered),
         )
-        return Judged(self._ports, {name: count for name, count in self._counts.items() if count}, state)
+        return JudgedWindow(self._ports, {name: count for name, count in self._counts.items() if count}, state)
 
     def _require_counts(self) -> None:
         rows = {port: table.num_rows for port, table in self._ports.items()}

@@ -26,7 +26,7 @@ from deduper.service.health import HealthFacts, complaints
 from deduper.service.metrics import SECONDS_BOUNDS
 from deduper.service.metrics_server import served_page
 
-_LATE = {"late": "told.late", "late_retraction": "told.late_retraction", "closed": "ranges.closed"}
+_LATE = {"late": "rejected.late", "late_retraction": "rejected.late_retraction", "closed": "ranges.closed"}
 _PREFIX = "deduper_range_stream"
 
 

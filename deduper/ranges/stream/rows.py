@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PortRow:
     """A row of `late` or `errors`."""
 
     side: str
@@ -43,17 +43,17 @@ class InputRows:
         return int(self.table.num_rows) + len(self.bad)
 
 
-def told_rows(side: str, reason: str, rows: pa.Table, where: Ints) -> list[Told]:
+def port_rows(side: str, reason: str, rows: pa.Table, where: Ints) -> list[PortRow]:
     """Some rows, with a reason."""
     if not len(where):
         return []
-    return [Told(side, reason, record) for record in json_lines(rows.take(pa.array(where))).to_pylist()]
+    return [PortRow(side, reason, record) for record in json_lines(rows.take(pa.array(where))).to_pylist()]
 
 
-def told_table(told: Sequence[Told], window: int) -> pa.Table:
+def port_table(port: Sequence[PortRow], window: int) -> pa.Table:
     """The rows of a port."""
-    texts = {name: pa.array([getattr(one, name) for one in told], pa.string()) for name in ("side", "reason", "record")}
-    return pa.table({**texts, WINDOW: pa.array([window] * len(told), pa.int64())})
+    texts = {name: pa.array([getattr(one, name) for one in port], pa.string()) for name in ("side", "reason", "record")}
+    return pa.table({**texts, WINDOW: pa.array([window] * len(port), pa.int64())})
 
 
 def first_reasons(rows: int, reasons: Sequence[tuple[str, Bools]]) -> list[tuple[str, Bools]]:

@@ -35,11 +35,11 @@ from deduper.config.kafka.sections import KafkaSink
 from deduper.diagnostics import Severity
 from deduper.preflight import hadoop
 from deduper.preflight.elsewhere import reachable
-from deduper.preflight.found import Failure
+from deduper.preflight.results import Failure
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.inputs.folders import Input
 from deduper.ranges.stream.inputs.open import open_inputs
-from deduper.ranges.stream.judge import Judged, StreamState, WindowJudge
+from deduper.ranges.stream.judge import JudgedWindow, StreamJudge, StreamState
 from deduper.ranges.stream.pieces import (
     EVENTS,
     RANGES,
@@ -72,7 +72,7 @@ _DELETE_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnedStream:
     """A stream's store whose owner this process is: its log, with an epoch claimed, and the ports that are topics."""
 
     log: CommitLog
@@ -88,7 +88,7 @@ def owned_store(
     wall_clock_us: Callable[[], int],
     unpublished: OnUnknown = OnUnknown.REFUSE,
     stop: Event | None = None,
-) -> Iterator[Owned]:
+) -> Iterator[OwnedStream]:
     """The stream's store, claimed and with a heartbeat, after recovery. `stop` ends waits for brokers.
 
     Raises:
@@ -115,7 +115,7 @@ def owned_store(
         HeartBeat(root, owner),
         open_topics(sinks, deadline, log, no_session, unpublished, stop, by_tasks=False) as topics,
     ):
-        owned = Owned(log, topics, stop)
+        owned = OwnedStream(log, topics, stop)
         try:
             _recover(job, owned, epoch)
         except Exception as exc:
@@ -155,7 +155,7 @@ def _require_fixed(job: StreamJob, log: CommitLog) -> None:
         )
 
 
-def _recover(job: StreamJob, owned: Owned, epoch: int) -> None:
+def _recover(job: StreamJob, owned: OwnedStream, epoch: int) -> None:
     """Publish committed windows without a mark, then discard what no record names."""
     log = owned.log
     publish_unmarked(job.ports, log, owned.topics)
@@ -192,7 +192,9 @@ class StreamRunner:
     `is_publishing`: the last window is committed, and not out on all ports yet.
     """
 
-    def __init__(self, job: StreamJob, owned: Owned, wall_clock_us: Callable[[], int], *, drain: bool = False) -> None:
+    def __init__(
+        self, job: StreamJob, owned: OwnedStream, wall_clock_us: Callable[[], int], *, drain: bool = False
+    ) -> None:
         """With `drain`, inputs that are topics end at their present ends."""
         log = owned.log
         assert log.epoch is not None, "no epoch was claimed"
@@ -202,7 +204,7 @@ class StreamRunner:
         self._topics = owned.topics
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
-        self._judge = WindowJudge(job, log.manifest.salt)
+        self._judge = StreamJudge(job, log.manifest.salt)
         self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
         self.state = state_of(job, log)
 
@@ -216,7 +218,7 @@ class StreamRunner:
 
         Raises:
             FencedError: another owner has taken the store.
-            UsageError, IntegrityError, DeduperError: as `inputs`, `WindowJudge.judge` and `publish_window`.
+            UsageError, IntegrityError, DeduperError: as `inputs`, `StreamJudge.judge` and `publish_window`.
         """
         waiting = self._waiting()
         if not waiting:
@@ -275,7 +277,7 @@ class StreamRunner:
         staging.for_each(write, range(len(new)), staging.threads_for([root]))
         return state
 
-    def _stage(self, window: int, judged: Judged) -> tuple[OutputFile, ...]:
+    def _stage(self, window: int, judged: JudgedWindow) -> tuple[OutputFile, ...]:
         """Step 3 for the ports: one file each, durable in its staging folder; of topics, in the store's."""
         homes = [self.log.root, *(sink.place for sink in self._job.file_ports.values())]
         ports = list(judged.ports.items())

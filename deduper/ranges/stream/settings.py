@@ -134,7 +134,7 @@ class _Store:
 
 @dataclass(frozen=True, slots=True)
 class StreamPorts:
-    """The folders of the ports and the store: see `sinks.names.Ports`."""
+    """The folders of the ports and the store: see `sinks.names.HasFilePorts`."""
 
     file_ports: Mapping[str, FileSink]
     store: _Store

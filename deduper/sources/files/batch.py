@@ -25,7 +25,7 @@ from deduper.sources.files.source_file import (
     stat_files,
 )
 from deduper.sources.protocol import BatchPartition, Parts
-from deduper.tasks.readers.plain_file import Fault, FileChanged, FilePart
+from deduper.tasks.readers.file_parts import FileChanged, FilePart, FileReason
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of, read_file
 from deduper.tasks.readers.rounded_keys import RoundedKeys
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class FileBatch:
+class SourceFileBatch:
     """The files of a window, in source order: modification time, then path. An ordinal is a file's place there.
 
     `seen` are the folders that the files were listed in. `folder` is the folder of the source that the commit record
@@ -66,14 +66,13 @@ class FileBatch:
     def records(self) -> Parts[FilePart]:
         return Parts(partial(read_file, self.reading), self._parts)
 
-    def as_read(self, found: Sequence[PartRead]) -> FileBatch:
+    def as_read(self, found: Sequence[PartRead]) -> SourceFileBatch:
         """The batch with the files that have left as error tuples.
 
         Raises:
             SourceAwayError: the fault may be that of a file's folder.
         """
-        columns = self.reading.declared.columns
-        self.rounded.found(columns[number] for part in found for number in part.noted.rounded)
+        self.rounded.warn(self.reading.declared.columns[number] for part in found for number in part.noted.rounded)
         files = list(self.files)
         for part, read in zip(self._parts, found, strict=True):
             file = files[part.ordinal]
@@ -82,10 +81,10 @@ class FileBatch:
         left = tuple(files)
         return self if left == self.files else replace(self, files=left)
 
-    def after_failure(self, error: Exception) -> FileBatch:
+    def after_failure(self, error: Exception) -> SourceFileBatch:
         raise error  # one over a file is a fault of it
 
-    def confirmed(self, rows: Mapping[int, int]) -> FileBatch:
+    def confirmed(self, rows: Mapping[int, int]) -> SourceFileBatch:
         del rows  # a file that changed or vanished while it was read has failed in the read itself
         return self
 
@@ -100,7 +99,7 @@ class FileBatch:
 
     def _part(self, ordinal: int, file: SourceFile) -> FilePart | None:
         if file.admission is not Admission.ADMITTED:
-            return FilePart.with_fault(file, ordinal, Fault(file.admission, file.problem))
+            return FilePart.with_fault(file, ordinal, FileReason(file.admission, file.problem))
         try:
             return self.reading.part(ordinal, file)
         except FileChanged:
@@ -108,7 +107,7 @@ class FileBatch:
         except Exception as exc:  # noqa: BLE001 - `fault_of` raises what is no fault of the file
             return FilePart.with_fault(file, ordinal, fault_of(exc, self.reading))
 
-    def _as_error(self, file: SourceFile, fault: Fault) -> SourceFile:
+    def _as_error(self, file: SourceFile, fault: FileReason) -> SourceFile:
         if fault.admission is not Admission.FILE_MISSING:
             self.seen.require_readable(file.path)
         elif not self.seen.is_gone(file.path):
@@ -182,7 +181,7 @@ class FileBatches:
         self._pending.clear()
         self._listing.forget()
 
-    def next_batch(self) -> FileBatch | None:
+    def next_batch(self) -> SourceFileBatch | None:
         """The oldest of the listed files, as they are now; None when none are left.
 
         Records written since the listing are read: none of them was judged.
@@ -198,7 +197,7 @@ class FileBatches:
             self._empty += emptied
             left = tuple(file for file in files if file.path not in emptied)
             if left:
-                return FileBatch(
+                return SourceFileBatch(
                     self._source, left, self._reading, self._listing.seen, self.known.folder, self._rounded
                 )
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
-from deduper.sources.plain import declared
+from deduper.sources.declared_columns import declared
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.reading_tasks import FileReading
 from deduper.tasks.readers.text import TextReading

@@ -31,7 +31,7 @@ class AvroFormat:
             starts = np.where(is_framed, starts + HEADER_BYTES, ends)  # nothing is no datum of any schema
         return decode(data, starts, ends, self.program, wanted)
 
-    def found_ids(self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> set[int]:
+    def ids_in(self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> set[int]:
         """The ids in the headers of values, if any id is accepted."""
         if self.schema_ids != ():
             return set()

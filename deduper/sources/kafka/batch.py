@@ -152,7 +152,7 @@ class KafkaBatch:
                 start=taken.start,
                 end=taken.end,
                 ordinal=ordinal,
-                plain_bytes=int((taken.end - taken.start) * self.sizes.record_bytes),
+                decoded_bytes=int((taken.end - taken.start) * self.sizes.record_bytes),
                 silence_s=self.source.silence_s,
             )
             for ordinal, taken in enumerate(self.ranges)
@@ -281,10 +281,10 @@ class KafkaBatches:
     def noted(self, parts: Sequence[PartRead]) -> None:
         if self._reading is not None:
             columns = self._reading.declared.columns
-            self._rounded.found(columns[number] for part in parts for number in part.noted.rounded)
-        self._found_schemas({number for one in parts for number in one.noted.schema_ids})
+            self._rounded.warn(columns[number] for part in parts for number in part.noted.rounded)
+        self._warn_of_schemas({number for one in parts for number in one.noted.schema_ids})
 
-    def _found_schemas(self, ids: Set[int]) -> None:
+    def _warn_of_schemas(self, ids: Set[int]) -> None:
         """Warn about new ids of schemas in the headers of values, all of which are read by one schema."""
         if len(self._schema_ids) < _MOST_SCHEMAS and len(self._schema_ids | ids) > max(1, len(self._schema_ids)):
             numbers = sorted(self._schema_ids | ids)

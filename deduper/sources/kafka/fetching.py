@@ -53,7 +53,7 @@ _DAMAGED: Final = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)
 class RangePart:
     """The offsets [start, end) of a topic partition, the source partition `ordinal` of a window.
 
-    Its records take about `plain_bytes`. A fetch is given up after `silence_s` without a record.
+    Its records take about `decoded_bytes`. A fetch is given up after `silence_s` without a record.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class RangePart:
     start: int
     end: int
     ordinal: int
-    plain_bytes: int
+    decoded_bytes: int
     silence_s: float = SILENCE_S
 
     @property
@@ -99,7 +99,7 @@ def _failure(part: RangePart, error: KafkaError) -> DeduperError:
     return reading_error(error, part.name) or SourceAwayError(f"{part.name}: {error.str()}")
 
 
-class _Reader:
+class _RangeReader:
     """A consumer, one range at a time."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
@@ -176,13 +176,13 @@ class _Reader:
         self._error = error
 
 
-_readers: list[_Reader] = []
+_readers: list[_RangeReader] = []
 """The consumer of this process: none or one."""
 
 
-def _reader(client: Mapping[str, str]) -> _Reader:
+def _reader(client: Mapping[str, str]) -> _RangeReader:
     if not _readers or _readers[0].client != client:
-        _readers[:] = [_Reader(client)]
+        _readers[:] = [_RangeReader(client)]
     return _readers[0]
 
 

@@ -128,7 +128,7 @@ class TopicReading:
             read = self.format.read(part, given, self.declared.stored(()))
             rounded |= read.rounded.intersection(self.declared.key)
             if isinstance(self.format.value, AvroFormat):
-                schema_ids |= self.format.value.found_ids(read.values.data, read.values.starts, read.values.ends)
+                schema_ids |= self.format.value.ids_in(read.values.data, read.values.starts, read.values.ends)
             yield self._records(part, given, read, bound)
         return Noted(counted, frozenset(rounded), frozenset(schema_ids))
 

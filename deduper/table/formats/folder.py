@@ -30,8 +30,8 @@ from deduper.table.formats.plan import planned
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Snapshot, declared_lengths
 from deduper.table.schema import one_form
 from deduper.table.stored_times import StoredTimes
+from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
-from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 
 _LOOKS = 10
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"

@@ -275,7 +275,7 @@ def find(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys) -> t
     """
     parts = [part for part in _parts(pieces, keys) if part.pieces]
 
-    def found(part: _Part) -> tuple[Int64s, Int64s]:
+    def found(part: _BucketRange) -> tuple[Int64s, Int64s]:
         digests = keys.digests[part.begin : part.end]
         hits = [_hits(piece, live, part.bucket, digests) for piece in part.pieces]
         place, number = (np.concatenate(column) for column in zip(*hits, strict=True))
@@ -296,7 +296,7 @@ def find(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys) -> t
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _BucketRange:
     """A range of places among the keys of one bucket, and the pieces that may have them, from old to young."""
 
     begin: int
@@ -305,14 +305,14 @@ class _Part:
     pieces: Sequence[Keys]
 
 
-def _parts(pieces: Sequence[Keys], keys: SortedKeys) -> Iterator[_Part]:
+def _parts(pieces: Sequence[Keys], keys: SortedKeys) -> Iterator[_BucketRange]:
     edges = cuts(piece.slice for piece in pieces)
     of_edge = [[piece for piece in pieces if overlaps(piece.slice, edge, edge)] for edge in edges]
     for begin, end in pairwise(keys.runs().tolist()):
         places = [begin + place for place in places_of(keys.digests[begin:end], edges)]
         for low, high, among in zip(places, [*places[1:], end], of_edge, strict=True):
             if low < high:
-                yield _Part(low, high, int(keys.bucket[low]), among)
+                yield _BucketRange(low, high, int(keys.bucket[low]), among)
 
 
 def _hits(piece: Keys, live: NDArray[np.bool_], bucket: int, digests: UInt64s) -> tuple[Int64s, FileNumbers]:

@@ -18,8 +18,8 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import FileKeys, array_of, joined, row_keys, without_null
 from deduper.table.schema import in_form, one_form, type_name
 from deduper.table.stored_times import StoredTimes
+from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import OpenedParquet, opened_parquet
-from deduper.tasks.readers.plain_file import FileGone, UnreadableFile
 
 _THREADS = 4
 _ROWS, _ROWS_OF_KEYS = 1 << 17, 1 << 20

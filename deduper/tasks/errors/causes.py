@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
-from deduper.tasks.errors.detail import ErrorDetails, Lines, bytes_of, signature
+from deduper.tasks.errors.detail import ErrorDetails, LineDetails, bytes_of, signature
 from deduper.text.values import WHOLE_BITS, Token, timestamp_of
 from deduper.text.wrong import masked
 from deduper.time_zones import time_zone
@@ -104,7 +104,7 @@ def merged(summaries: Iterable[ErrorSummary | None]) -> ErrorSummary:
 
 def likely_causes(details: ErrorDetails, rows: Sequence[ErrorRow]) -> tuple[str, ...]:
     """The causes that at least half of the rows show, the most frequent first; for a header line one is enough."""
-    lines = Lines(details, "")
+    lines = LineDetails(details, "")
     others = [row for row in rows if not _is_header(details, lines, row)]
     header = [HEADER_LINE] if len(others) < len(rows) else []
     encodings = _encodings(details, others)
@@ -116,7 +116,7 @@ def likely_causes(details: ErrorDetails, rows: Sequence[ErrorRow]) -> tuple[str,
     return tuple(dict.fromkeys([*header, *_names(details, lines, texts), *causes]))[:_MOST]
 
 
-def _of_row(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
+def _of_row(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> Iterable[str]:
     if row.code in _OF_LINES and row.raw is not None and lines.explainer is not None:
         if formats := list(_format(details, row.raw)):  # its values are none
             yield from formats
@@ -150,7 +150,7 @@ def _format(details: ErrorDetails, raw: str) -> Iterable[str]:
         yield "the lines look like CSV: is the format json?"
 
 
-def _time(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
+def _time(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> Iterable[str]:
     """An expiry key of another unit or kind than declared."""
     if details.expiry is None or row.raw is None or lines.explainer is None or details.expiry not in lines.stored:
         return
@@ -181,7 +181,7 @@ def _time(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
         yield f"{column.name} is in the future: this machine's clock is behind, or those of the producers are ahead"
 
 
-def _numbers(details: ErrorDetails, lines: Lines, raw: str) -> Iterable[str]:
+def _numbers(details: ErrorDetails, lines: LineDetails, raw: str) -> Iterable[str]:
     """Numbers as people of many countries write them."""
     for place, number in enumerate(lines.stored):
         column = details.columns[number]
@@ -205,7 +205,7 @@ def _encodings(details: ErrorDetails, rows: Sequence[ErrorRow]) -> list[str | No
     for row, kind in zip(rows, kinds, strict=True):
         if row.code == Admission.INVALID_UTF8:
             kind = kind or files.get(row.source) or _latin(row)
-        of_rows.append(kind and _told(details, kind))
+        of_rows.append(kind and _text_of(details, kind))
     return of_rows
 
 
@@ -223,7 +223,7 @@ def _latin(row: ErrorRow) -> str | None:
     return _LATIN if value is not None and _is_latin(value) else None
 
 
-def _told(details: ErrorDetails, kind: str) -> str:
+def _text_of(details: ErrorDetails, kind: str) -> str:
     if kind in _ENDINGS:
         ending = "" if details.folder is None else f": end the names of such files in `{_ENDINGS[kind]}`"
         return f"the data is compressed by {kind}{ending}"
@@ -248,7 +248,7 @@ def _is_time(text: str) -> bool:
     return zone is not None and not text.isdigit() and timestamp_of(text, zone) is not None
 
 
-def _is_header(details: ErrorDetails, lines: Lines, row: ErrorRow) -> bool:
+def _is_header(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> bool:
     """Whether a line holds the names of the columns, as the first one of a file may."""
     if details.format != "csv" or lines.explainer is None or details.folder is None or row.raw is None:
         return False
@@ -257,7 +257,7 @@ def _is_header(details: ErrorDetails, lines: Lines, row: ErrorRow) -> bool:
     return 2 * len(same) > len(names)
 
 
-def _names(details: ErrorDetails, lines: Lines, rows: Sequence[ErrorRow]) -> Iterable[str]:
+def _names(details: ErrorDetails, lines: LineDetails, rows: Sequence[ErrorRow]) -> Iterable[str]:
     """A declared column that no record has, and the name nearest to it that they have.
 
     A record that is malformed may end before its names do.

@@ -87,7 +87,7 @@ class Examination:
 
     def __init__(self, details: ErrorDetails) -> None:
         self._details = details
-        self._lines: dict[str, Lines] = {}
+        self._lines: dict[str, LineDetails] = {}
         self._has_failed = False
 
     def details(self, rows: pa.RecordBatch, reasons: NDArray[np.int8], sources: Sequence[str]) -> pa.Array:
@@ -109,12 +109,12 @@ class Examination:
             found.append(known)
         return pa.array(found, pa.string())
 
-    def lines_of(self, source: str) -> Lines:
+    def lines_of(self, source: str) -> LineDetails:
         """What the lines of a file hold."""
         if source not in self._lines:
             if len(self._lines) > _MOST_FILES:
                 self._lines.clear()
-            self._lines[source] = Lines(self._details, source)
+            self._lines[source] = LineDetails(self._details, source)
         return self._lines[source]
 
     def _examined(self, code: int, raw: str | None, source: str, is_null: Mapping[int, bool]) -> str | None:
@@ -138,7 +138,7 @@ class Examination:
         return None
 
 
-class Lines:
+class LineDetails:
     """The lines of a file: which columns they hold, and how they are explained.
 
     `explainer` is None where records are no lines of JSON or CSV; `stored` are the columns of its lines, by number.
@@ -155,7 +155,7 @@ class Lines:
             self.explainer = Explainer(TextFormat(columns, details.zone, details.delimiter))
 
 
-def _malformed(details: ErrorDetails, lines: Lines, raw: str | None, is_null: Mapping[int, bool]) -> str:
+def _malformed(details: ErrorDetails, lines: LineDetails, raw: str | None, is_null: Mapping[int, bool]) -> str:
     if details.format == "avro":
         return _no_datum(details, base64.b64decode(raw or ""))
     found = None if lines.explainer is None or raw is None else lines.explainer.malformed(raw)
@@ -177,7 +177,7 @@ def _no_datum(details: ErrorDetails, value: bytes) -> str:
     return "the value is not one whole datum of the Avro schema"
 
 
-def _wrong_folder(details: ErrorDetails, lines: Lines) -> str | None:
+def _wrong_folder(details: ErrorDetails, lines: LineDetails) -> str | None:
     kinds = {column.name: column.kind for column in details.columns}
     for name, text in lines.folders.items():
         if isinstance(folder_value(text, kinds[name], details.zone), NoValue):
@@ -186,7 +186,7 @@ def _wrong_folder(details: ErrorDetails, lines: Lines) -> str | None:
     return None
 
 
-def _wrong_value(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool]) -> str:
+def _wrong_value(details: ErrorDetails, lines: LineDetails, is_null: Mapping[int, bool]) -> str:
     """Of a Parquet file; its row has null where the value was."""
     columns = [details.columns[number] for number in lines.stored if is_null.get(number)]
     columns = [column for column in columns if column.kind.name not in (*_ALL_FIT, "string")]
@@ -196,7 +196,7 @@ def _wrong_value(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool
     return f"the file has a value that is not one of its column's type{names}"
 
 
-def _not_text(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool]) -> str:
+def _not_text(details: ErrorDetails, lines: LineDetails, is_null: Mapping[int, bool]) -> str:
     """Of a Parquet file; its row has null where the text was."""
     columns = [details.columns[number] for number in lines.stored if is_null.get(number)]
     names = [column.name for column in columns if column.kind.name == "string" or not column.kind.is_scalar]
@@ -205,7 +205,7 @@ def _not_text(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool]) 
     return "bytes that are not UTF-8" + (f" in one of {', '.join(names)}" if names else "")
 
 
-def _invalid(details: ErrorDetails, lines: Lines, raw: str | None, is_null: Mapping[int, bool]) -> str:
+def _invalid(details: ErrorDetails, lines: LineDetails, raw: str | None, is_null: Mapping[int, bool]) -> str:
     if details.format == "parquet":
         return _not_text(details, lines, is_null)
     value = bytes_of(raw)
@@ -218,7 +218,7 @@ def _invalid(details: ErrorDetails, lines: Lines, raw: str | None, is_null: Mapp
 
 
 def _absent(
-    details: ErrorDetails, lines: Lines, raw: str | None, numbers: Sequence[int], is_null: Mapping[int, bool]
+    details: ErrorDetails, lines: LineDetails, raw: str | None, numbers: Sequence[int], is_null: Mapping[int, bool]
 ) -> str:
     """The columns, of those with these numbers, that have no value, and in which way."""
     ways = _ways(details, lines, raw, [number for number in numbers if number < details.of_value])
@@ -238,7 +238,7 @@ def _name(details: ErrorDetails, number: int) -> str:
     return name if number < details.of_value else f"{name} (the record's {details.record[number - details.of_value]})"
 
 
-def _ways(details: ErrorDetails, lines: Lines, raw: str | None, numbers: Sequence[int]) -> dict[int, str]:
+def _ways(details: ErrorDetails, lines: LineDetails, raw: str | None, numbers: Sequence[int]) -> dict[int, str]:
     """By number, how columns of a value lack theirs: absent, null and so on; those for which it is known."""
     if details.format == "parquet":
         return dict.fromkeys(

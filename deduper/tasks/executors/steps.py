@@ -35,14 +35,14 @@ from deduper.tasks.executors.exchange_blobs import ArrivedKeys, ArrivedVerdicts,
 from deduper.tasks.executors.host_folder import HostFolder
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
-from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
+from deduper.tasks.readers.reading_tasks import PartRead, SourcePart, read_group
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.table_room import TableRoom
-from deduper.tasks.write import WriteReceipt, WriteTask, write
+from deduper.tasks.write import WriterReceipt, WriteTask, write
 
 MOST_AT_ONCE = 8
 """One process judges so many shards of a small window at a time, on threads."""
-_P = TypeVar("_P", bound=Part)
+_P = TypeVar("_P", bound=SourcePart)
 _T = TypeVar("_T")
 
 
@@ -54,7 +54,7 @@ class Expected(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class ReadPartition:
     """The result of a reading partition: its parts, and the names and checksums of what they have left on its host.
 
     `partition` is its number in its job, -1 if the caller knows it.
@@ -82,7 +82,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedShard:
     """The result of a shard's task; `ran_on` names the executor's process."""
 
     receipt: Receipt
@@ -92,7 +92,7 @@ class Judged:
 
 def read_parts(
     folder: HostFolder, read: Callable[[ReadTask, _P], PartRead], task: ReadTask, parts: Sequence[_P]
-) -> Left:
+) -> ReadPartition:
     """Read these parts; on the host's disk if its shared memory is full."""
     try:
         return _left(replace(task, directory=folder.make()), read, parts)
@@ -100,18 +100,18 @@ def read_parts(
         return _left(replace(task, directory=folder.make(on_disk=True)), read, parts)
 
 
-def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P]) -> Left:
+def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P]) -> ReadPartition:
     return left_in(task.directory, read_group(read, task, parts))
 
 
-def left_in(directory: str, parts: Sequence[PartRead], partition: int = -1) -> Left:
+def left_in(directory: str, parts: Sequence[PartRead], partition: int = -1) -> ReadPartition:
     """What these parts have left in a folder."""
     files = [exchange.keys_file(directory, part.receipt.name) for part in parts if part.receipt is not None]
-    return Left(directory, tuple(parts), tuple(map(_checksum, files)), partition)
+    return ReadPartition(directory, tuple(parts), tuple(map(_checksum, files)), partition)
 
 
 def read_rows(folder: HostFolder, task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for the rows of a partition that Spark reads: it gives one row, a pickled `Left`, or none if empty."""
+    """Reads the rows of a partition of Spark's; gives one row, a pickled `ReadPartition`, or none of an empty one."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -127,18 +127,18 @@ def read_rows(folder: HostFolder, task: ReadTask) -> Callable[[Iterator[pa.Recor
     return read
 
 
-def left_of_rows(rows: Iterable[tuple[bytes]]) -> Iterator[Left]:
-    """The one `Left` of a partition that Spark has read."""
-    yield next((pickle.loads(row[0]) for row in rows), Left())
+def left_of_rows(rows: Iterable[tuple[bytes]]) -> Iterator[ReadPartition]:
+    """The one `ReadPartition` of a partition that Spark has read."""
+    yield next((pickle.loads(row[0]) for row in rows), ReadPartition())
 
 
 def deal_keys(
-    expected: Sequence[Sequence[Expected]], shards: int, partition: int, lefts: Iterator[Left]
+    expected: Sequence[Sequence[Expected]], shards: int, partition: int, lefts: Iterator[ReadPartition]
 ) -> Iterator[tuple[int, tuple[int, bytes]]]:
     """(shard, (reader, keys)) of a reading partition.
 
     Raises:
-        RowsGoneError: see `Left.require` and `mapped_here`.
+        RowsGoneError: see `ReadPartition.require` and `mapped_here`.
     """
     for left in lefts:
         for reader, receipt in left.require(expected[partition]):
@@ -150,7 +150,7 @@ def deal_keys(
 
 
 def deal_admitted(
-    task: ReadTask, expected: Sequence[Sequence[Expected]], partition: int, lefts: Iterator[Left]
+    task: ReadTask, expected: Sequence[Sequence[Expected]], partition: int, lefts: Iterator[ReadPartition]
 ) -> Iterator[tuple[int, Admitted]]:
     """(reader, its admitted rows) of a reading partition."""
     for left in lefts:
@@ -159,23 +159,25 @@ def deal_admitted(
             yield reader, admitted_rows(replace(task, directory=left.directory), receipt.name)
 
 
-def gathered(dealt: Iterable[tuple[int, _T]]) -> Iterator[list[_T]]:
+def as_list(numbered: Iterable[tuple[int, _T]]) -> Iterator[list[_T]]:
     """The elements of a partition as one list."""
-    yield [each for _, each in dealt]
+    yield [each for _, each in numbered]
 
 
-def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[int, bytes]], ShardView]) -> Judged:
+def judge_arrived(
+    task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[int, bytes]], ShardView]
+) -> JudgedShard:
     """Judge a shard by the keys that have arrived; its view came with its place."""
     keys, view = arrived
     travels = ArrivedKeys(keys)
     receipt = judge(replace(task, tables=tables.here()), view, exchange=travels)
     # All workers of an executor have one parent.
-    return Judged(receipt, travels.left, f"{socket.gethostname()}:{os.getppid()}")
+    return JudgedShard(receipt, travels.left, f"{socket.gethostname()}:{os.getppid()}")
 
 
 def judge_shards(
     task: JudgeTask, folder: HostFolder, arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]]
-) -> list[Judged]:
+) -> list[JudgedShard]:
     """Judge the shards of an executor side by side, since each waits for the sync of its piece.
 
     No task reads, so this one removes the folders of earlier attempts.
@@ -185,12 +187,12 @@ def judge_shards(
         return list(threads.map(partial(judge_arrived, task, folder.tables), arrived))
 
 
-def receipt_of(judged: Judged) -> tuple[Receipt, str]:
+def receipt_of(judged: JudgedShard) -> tuple[Receipt, str]:
     """The part of a shard's result that the driver gets."""
     return judged.receipt, judged.ran_on
 
 
-def deal_verdicts(partitions: Sequence[int], judged: Judged) -> Iterator[tuple[int, VerdictBlob]]:
+def deal_verdicts(partitions: Sequence[int], judged: JudgedShard) -> Iterator[tuple[int, VerdictBlob]]:
     """(reading partition, verdicts) of a shard; `partitions` are those of the readers."""
     for blob in judged.verdicts:
         yield partitions[blob.reader], blob
@@ -200,8 +202,8 @@ def write_arrived(
     task: WriteTask,
     expected: Sequence[Sequence[Expected]],
     partition: int,
-    arrived: Iterator[tuple[list[VerdictBlob], Left]],
-) -> Iterator[WriteReceipt]:
+    arrived: Iterator[tuple[list[VerdictBlob], ReadPartition]],
+) -> Iterator[WriterReceipt]:
     """Write the ports' rows of a reading partition: its verdicts have arrived, and its records are on this host.
 
     Raises:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.core.verdict import INT64_MAX, INT64_MIN
-from deduper.tasks.readers.parquet_values import Fault, Read, faults
+from deduper.tasks.readers.parquet_values import Read, ValueFault, faults
 
 RAW = pa.binary(12)
 _LAYOUT = np.dtype([("nanoseconds", "<i8"), ("day", "<i4")])
@@ -61,7 +61,7 @@ def times(values: pa.Array) -> Read:
     whole = np.where(is_far, 0, np.maximum(days, first + 1)) * _DAY_US
     rest = np.where(is_far, 0, us - np.where(days == first, _DAY_US, 0))
     made = pa.array(whole + rest, pa.int64(), mask=is_null | is_far)
-    return made.view(pa.timestamp("us", "UTC")), faults(is_far, Fault.FAR)
+    return made.view(pa.timestamp("us", "UTC")), faults(is_far, ValueFault.FAR)
 
 
 class _Rewriting:

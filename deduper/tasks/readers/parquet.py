@@ -26,17 +26,17 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.tasks.readers import int96
 from deduper.tasks.readers.declared import Declared, Noted
+from deduper.tasks.readers.file_parts import FilePart, UnreadableFile, WindowFile, decoding
 from deduper.tasks.readers.old_calendar import FIRST_INT96, VERSION, Calendar
 from deduper.tasks.readers.parquet_columns import StoredColumn, stored_columns
-from deduper.tasks.readers.parquet_values import Fault, Faults, worst
+from deduper.tasks.readers.parquet_values import Faults, ValueFault, worst
 from deduper.tasks.readers.partition_folders import FolderValue
-from deduper.tasks.readers.plain_file import FilePart, UnreadableFile, WindowFile, decoding
 
 _BATCH_ROWS = 65_536
 _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
 _FOOTER_END = 4 + len(_MAGIC)
 _ADMISSIONS = np.array([Admission.ADMITTED, Admission.BAD_EXPIRY, Admission.MALFORMED, Admission.INVALID_UTF8], np.int8)
-"""By `Fault`."""
+"""By `ValueFault`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class ParquetReading:
                 sizes = [footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)]
         if not footer.num_rows:
             return None
-        plain_bytes = max(0, sum(sizes))  # a damaged footer may say anything, and tasks get files by this
-        return replace(listed, plain_bytes=plain_bytes, rows=footer.num_rows)
+        decoded_bytes = max(0, sum(sizes))  # a damaged footer may say anything, and tasks get files by this
+        return replace(listed, decoded_bytes=decoded_bytes, rows=footer.num_rows)
 
     def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
         """The records of a file, see `tasks.layout`. Returns what is noted of them, their number by its footer.
@@ -120,7 +120,7 @@ class ParquetReading:
                 continue
             values[number], faults = column.read(batch.column(column.name), arrow)
             if faults is not None and number != self.declared.expiry:
-                faults = np.where(faults == Fault.FAR, np.int8(Fault.MISFIT), faults)
+                faults = np.where(faults == ValueFault.FAR, np.int8(ValueFault.MISFIT), faults)
             found = worst(found, faults)
         return values, None if found is None else _ADMISSIONS[found]
 

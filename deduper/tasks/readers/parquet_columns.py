@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from deduper.arrow_columns import DeclaredColumn
 from deduper.tasks.readers import int96
 from deduper.tasks.readers.old_calendar import Calendar, UnclearTime, renamed_days
-from deduper.tasks.readers.parquet_values import Cast, Fault, Faults, Read, Unlike, cast_of, converted, worst
+from deduper.tasks.readers.parquet_values import Cast, Faults, Read, Unlike, ValueFault, cast_of, converted, worst
 from deduper.tasks.readers.parquet_values import faults as faults_at
 
 _UTC_TIME = pa.timestamp("us", "UTC")
@@ -46,7 +46,7 @@ class StoredColumn:
         except UnclearTime as exc:
             raise UnclearTime(f"column {self.name} {exc}") from exc
         if faults is not None and pa.types.is_nested(declared):
-            values = pc.if_else(pa.array(faults == Fault.NONE), values, pa.scalar(None, declared))
+            values = pc.if_else(pa.array(faults == ValueFault.NONE), values, pa.scalar(None, declared))
         return values, faults
 
 
@@ -203,7 +203,7 @@ class _Map:
         if keys.null_count:
             # Arrow ends the process over a key that is null.
             kept = keys.is_valid().to_numpy(zero_copy_only=False)
-            of_keys = worst(of_keys, faults_at(~kept, Fault.MISFIT))
+            of_keys = worst(of_keys, faults_at(~kept, ValueFault.MISFIT))
             offsets = np.concatenate(([0], np.cumsum(kept)))[values.offsets.to_numpy()]
             made = pa.MapArray.from_arrays(
                 pa.array(offsets, pa.int32()),

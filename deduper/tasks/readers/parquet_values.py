@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from deduper.core.verdict import INT64_MAX, INT64_MIN
 
 
-class Fault(IntEnum):
+class ValueFault(IntEnum):
     """What is wrong with a value, by rising precedence. A value at fault is null."""
 
     NONE = 0
@@ -95,7 +95,7 @@ def worst(one: Faults | None, other: Faults | None) -> Faults | None:
     return np.maximum(one, other)
 
 
-def faults(where: Bits, fault: Fault) -> Faults | None:
+def faults(where: Bits, fault: ValueFault) -> Faults | None:
     """This fault at these places."""
     return where.astype(np.int8) * np.int8(fault) if where.any() else None
 
@@ -113,7 +113,7 @@ def _text(values: pa.Array) -> Read:
         raw = values.view(pa.binary()).to_pylist()
         texts = [None if value is None else _decoded(value) for value in raw]
         wrong = [text is None and value is not None for text, value in zip(texts, raw, strict=True)]
-        return pa.array(texts, pa.string()), faults(np.array(wrong), Fault.NOT_UTF8)
+        return pa.array(texts, pa.string()), faults(np.array(wrong), ValueFault.NOT_UTF8)
     return values, None
 
 
@@ -187,7 +187,7 @@ def _rounded(values: pa.Array, declared: pa.DataType) -> Read:
         # The nearest float may be one beyond the last whole number of the type.
         is_within = made.astype(np.float64) < float(_bounds(values.type)[1] + 1)
         fits = is_within & (np.where(is_within, made, 0).astype(given.dtype) == given)
-    return pa.array(made, declared, mask=is_null | ~fits), faults(~fits, Fault.MISFIT)
+    return pa.array(made, declared, mask=is_null | ~fits), faults(~fits, ValueFault.MISFIT)
 
 
 def _decimal(values: pa.Array, declared: pa.DataType) -> Read:
@@ -224,12 +224,12 @@ def _printed(values: pa.Array, declared: pa.DataType) -> Read:
         if near is not None:
             wrong[at] = not np.isfinite(near) or Decimal(str(near)).quantize(value, context=_EXACT) != value
         made.append(None if wrong[at] else near)
-    return pa.array(made, declared), faults(wrong, Fault.MISFIT)
+    return pa.array(made, declared), faults(wrong, ValueFault.MISFIT)
 
 
 def _fitting(values: pa.Array, fits: pa.Array, declared: pa.DataType) -> Read:
     wrong = ~fits.fill_null(True).to_numpy(zero_copy_only=False)
-    return pc.if_else(fits, values, pa.scalar(None, values.type)).cast(declared), faults(wrong, Fault.MISFIT)
+    return pc.if_else(fits, values, pa.scalar(None, values.type)).cast(declared), faults(wrong, ValueFault.MISFIT)
 
 
 def _of_time(found: pa.DataType, declared: pa.DataType) -> Cast | None:
@@ -248,10 +248,10 @@ def _time(values: pa.Array, declared: pa.DataType) -> Read:
     is_null = values.is_null().to_numpy(zero_copy_only=False)
     given = values.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if values.type.unit == "ns":
-        us, wrong, fault = given // 1_000, given % 1_000 != 0, Fault.MISFIT
+        us, wrong, fault = given // 1_000, given % 1_000 != 0, ValueFault.MISFIT
     else:
         step = _STEPS_US[values.type.unit]
-        wrong, fault = (given > INT64_MAX // step) | (given < -(-INT64_MIN // step)), Fault.FAR
+        wrong, fault = (given > INT64_MAX // step) | (given < -(-INT64_MIN // step)), ValueFault.FAR
         us = np.where(wrong, 0, given) * step
     return pa.array(us, pa.int64(), mask=is_null | wrong).view(declared), faults(wrong, fault)
 

@@ -16,10 +16,10 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.tasks.read import ReadReceipt, ReadTask, spill
 from deduper.tasks.readers.declared import NOTHING, Declared, Noted
-from deduper.tasks.readers.plain_file import Fault, FileChanged, FileFault, FilePart, UnreadableFile, WindowFile
+from deduper.tasks.readers.file_parts import FileChanged, FileFault, FilePart, FileReason, UnreadableFile, WindowFile
 
 
-class Part(Protocol):
+class SourcePart(Protocol):
     """A part of a source that one task reads whole; pickled into the job."""
 
     @property
@@ -27,12 +27,12 @@ class Part(Protocol):
         """The part, for messages. Asked at any time."""
 
     @property
-    def plain_bytes(self) -> int:
+    def decoded_bytes(self) -> int:
         """About how many bytes its records take, decoded. Asked before any reading, to choose the way of a window."""
 
 
-_P = TypeVar("_P", bound=Part)
-_Taken = TypeVar("_Taken", bound=Part, contravariant=True)
+_P = TypeVar("_P", bound=SourcePart)
+_Taken = TypeVar("_Taken", bound=SourcePart, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PartRead:
 
     receipt: ReadReceipt | None = None
     noted: Noted = NOTHING
-    fault: Fault | None = None
+    fault: FileReason | None = None
     away: str | None = None
 
     @property
@@ -132,12 +132,12 @@ def read_file(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead:
     return PartRead(spill(task, iter([tuples])), Noted(1), found)
 
 
-def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead | Fault:
+def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead | FileReason:
     try:
         try:
             return read_part(reading, task, part)
         except FileChanged:
-            now = reading.part(part.ordinal, part.as_found())
+            now = reading.part(part.ordinal, part.as_now())
             if now is None:
                 raise  # without rows
             return read_part(reading, task, replace(now, has_changed=True))
@@ -145,18 +145,18 @@ def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> P
         return fault_of(exc, reading)
 
 
-def fault_of(error: Exception, reading: FileReading) -> Fault:
+def fault_of(error: Exception, reading: FileReading) -> FileReason:
     """The fault of a file by the error of its reading: no input may end the job.
 
     Raises:
         Exception: `error`, if its cause is the exchange files, the machine or the installation.
     """
     if isinstance(error, FileFault):
-        return Fault(error.admission, str(error))
+        return FileReason(error.admission, str(error))
     if isinstance(error, (StoreError, DeduperError, OSError, MemoryError, ImportError)):
         raise error
     _require_sound(reading, error)
-    return Fault(UnreadableFile.admission, f"{type(error).__name__}: {error}")
+    return FileReason(UnreadableFile.admission, f"{type(error).__name__}: {error}")
 
 
 def _require_sound(reading: FileReading, error: Exception) -> None:
@@ -165,7 +165,7 @@ def _require_sound(reading: FileReading, error: Exception) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "sound")
             path.write_bytes(reading.sound_file())
-            part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_found())
+            part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_now())
             if part is not None:
                 deque(reading.records(part), 0)
     except Exception as exc:

@@ -16,7 +16,7 @@ class RoundedKeys:
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def found(self, columns: Iterable[DeclaredColumn]) -> None:
+    def warn(self, columns: Iterable[DeclaredColumn]) -> None:
         """Warn about the key columns that a reader has found."""
         for column in sorted(columns, key=lambda one: one.name):
             if column.name in self._known:

@@ -20,7 +20,7 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
 from deduper.tasks.readers.declared import Declared, Noted
-from deduper.tasks.readers.plain_file import FilePart, MisheadedFile, UnreadableFile, WindowFile, decoding
+from deduper.tasks.readers.file_parts import FilePart, MisheadedFile, UnreadableFile, WindowFile, decoding
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts
 from deduper.text import block
 from deduper.text.csv_header import header_fault

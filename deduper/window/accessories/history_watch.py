@@ -14,7 +14,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.history import History, Number, Sample
 from bucket_store.log.state import LogState
 from deduper.config.model import Config
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.kafka.offsets import judged_ends
 from deduper.leaks.figures import LeakFigures
 from deduper.window import policy
@@ -72,7 +72,7 @@ def values_of(state: LogState) -> dict[str, Number]:
     """The numbers of a committed state by name; those that are 0 and begin with a prefix are left out."""
     pieces = [piece for of_shard in state.pieces.values() for piece in of_shard]
     statistics = policy.statistics_of(state)
-    values: dict[str, Number] = {verdict.port: state.totals.get(verdict.port, 0) for verdict in Verdict}
+    values: dict[str, Number] = {verdict.port: state.totals.get(verdict.port, 0) for verdict in TupleVerdict}
     values |= {
         ENTRIES: sum(map(attrgetter("entries"), pieces)),
         PIECES: len(pieces),

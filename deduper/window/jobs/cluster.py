@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from bucket_store.tables.generation import table_folder
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
-from deduper.sources.protocol import Parts, Records, Rows
+from deduper.sources.protocol import Parts, Records, SparkRows
 from deduper.spark import placing
 from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.hdfs_login import LogsIn, needs_none
@@ -38,18 +38,18 @@ from deduper.spark.placing import Executor, Executors, ShardPlaces, located, unb
 from deduper.tasks.executors import steps
 from deduper.tasks.executors.exchange_blobs import VerdictBlob
 from deduper.tasks.executors.host_folder import HostFolder
-from deduper.tasks.executors.steps import Expected, Judged, Left
+from deduper.tasks.executors.steps import Expected, JudgedShard, ReadPartition
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows
-from deduper.tasks.readers.reading_tasks import Part, PartRead, read_by_spark, read_group, receipts_of
+from deduper.tasks.readers.reading_tasks import PartRead, SourcePart, read_by_spark, read_group, receipts_of
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small
+from deduper.tasks.write import WriterReceipt, WriteTask, grouped, is_small
 from deduper.window.jobs.executor_watch import ExecutorWatch
 from deduper.window.table_folder import table_room
 
 logger = logging.getLogger(__name__)
 
-_P = TypeVar("_P", bound=Part)
+_P = TypeVar("_P", bound=SourcePart)
 
 
 class ExecutorTasks:
@@ -139,12 +139,12 @@ class ClusterRun:
         self._logged_in = logged_in
         self._folder = folder
         self._cached: list[Any] = []
-        self._reads: RDD[Left] | None = None
-        self._left: list[Left] = []
+        self._reads: RDD[ReadPartition] | None = None
+        self._left: list[ReadPartition] = []
         self._verdicts: list[VerdictBlob] = []
         self._expected: tuple[tuple[Expected, ...], ...] = ()
         self._partition_of: tuple[int, ...] = ()
-        self._judged: RDD[Judged] | None = None
+        self._judged: RDD[JudgedShard] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +157,7 @@ class ClusterRun:
 
     def read(self, records: Records, task: ReadTask) -> list[PartRead]:
         """Spill the records of a batch: in the driver if they are small, else by a job."""
-        if isinstance(records, Rows):
+        if isinstance(records, SparkRows):
             self._reads, self._left, rows = self._read_rows(records, task)
             found = read_by_spark([receipt for left in self._left for receipt in left.receipts], rows)
         else:
@@ -169,7 +169,7 @@ class ClusterRun:
 
     def _is_read_here(self, records: Parts[_P], task: ReadTask) -> bool:
         """Read small records in the driver; true if that was done. Records that turn out large are left to a job."""
-        if not is_small(sum(part.plain_bytes for part in records.parts)):
+        if not is_small(sum(part.decoded_bytes for part in records.parts)):
             return False
         left = steps.left_in(task.directory, read_group(records.read, task, records.parts))
         if not is_small(sum(receipt.spilled_bytes for receipt in left.receipts)):
@@ -191,22 +191,22 @@ class ClusterRun:
             expected.append(tuple(of_left))
         self._expected, self._partition_of = tuple(expected), tuple(partitions)
 
-    def _read_rows(self, rows: Rows, task: ReadTask) -> tuple[RDD[Left], list[Left], int]:
+    def _read_rows(self, rows: SparkRows, task: ReadTask) -> tuple[RDD[ReadPartition], list[ReadPartition], int]:
         """Read the rows of a DataFrame by a job; also gives the number of rows that Spark has counted."""
         counted = Observation()
         frame = rows.frame.observe(counted, F.count(F.lit(1)).alias("rows"))
         reading = steps.read_rows(self._folder, replace(task, places=rows.places))
         frame = map_in_arrow(frame, reading, "receipt binary").persist(StorageLevel.MEMORY_AND_DISK)
         self._cached.append(frame)
-        lefts: list[Left] = [pickle.loads(row.receipt) for row in frame.collect()]
+        lefts: list[ReadPartition] = [pickle.loads(row.receipt) for row in frame.collect()]
         reads = unbatched(frame.rdd.mapPartitions(steps.left_of_rows))
         of_partition = {left.partition: left for left in lefts}
-        found = [of_partition.get(number, Left()) for number in range(reads.getNumPartitions())]
+        found = [of_partition.get(number, ReadPartition()) for number in range(reads.getNumPartitions())]
         return reads, found, int(counted.get["rows"])
 
-    def _read_parts(self, records: Parts[_P], task: ReadTask) -> tuple[RDD[Left], list[Left]]:
+    def _read_parts(self, records: Parts[_P], task: ReadTask) -> tuple[RDD[ReadPartition], list[ReadPartition]]:
         parts = records.parts
-        groups = grouped([part.plain_bytes for part in parts], self._context.defaultParallelism)
+        groups = grouped([part.decoded_bytes for part in parts], self._context.defaultParallelism)
         given = self._context.parallelize([[parts[place] for place in group] for group in groups], len(groups))
         reading = partial(steps.read_parts, self._folder, records.read, task)
         reads = unbatched(given.map(reading)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -226,7 +226,7 @@ class ClusterRun:
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """Judge the shards of these views, each where it was judged before; without keys if nothing was read."""
         reads = self._reads
-        results = self._judge_given(task, views) if reads is None else self._judge_dealt(task, views, reads)
+        results = self._judge_given(task, views) if reads is None else self._judge_shuffled(task, views, reads)
         self._tasks.judged_on({receipt.shard: ran_on for receipt, ran_on in results})
         return [receipt for receipt, _ in results]
 
@@ -244,13 +244,15 @@ class ClusterRun:
         self._verdicts = [blob for one in judged for blob in one.verdicts]
         return [steps.receipt_of(one) for one in judged]
 
-    def _judge_dealt(self, task: JudgeTask, views: Sequence[ShardView], reads: RDD[Left]) -> list[tuple[Receipt, str]]:
+    def _judge_shuffled(
+        self, task: JudgeTask, views: Sequence[ShardView], reads: RDD[ReadPartition]
+    ) -> list[tuple[Receipt, str]]:
         """Judge by a job whose keys Spark's shuffle deals to the shards."""
         shards = len(views)
         deal = partial(steps.deal_keys, self._expected, shards)
         placed = located(self._context, views, self._tasks.places())
-        dealt = reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
-        keys = dealt.mapPartitions(steps.gathered)
+        by_shard = reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
+        keys = by_shard.mapPartitions(steps.as_list)
         judging = partial(steps.judge_arrived, task, self._folder.tables)
         judged = unbatched(zipped(unbatched(keys), placed).map(self._logged_in(judging))).persist(
             StorageLevel.MEMORY_AND_DISK
@@ -259,7 +261,7 @@ class ClusterRun:
         self._judged = judged
         return judged.map(steps.receipt_of).collect()
 
-    def write(self, task: WriteTask) -> list[WriteReceipt]:
+    def write(self, task: WriteTask) -> list[WriterReceipt]:
         """Write the ports, each reading partition where its records are: on its host, or in the driver."""
         groups = tuple(tuple(sorted(each.reader for each in of)) for of in self._expected)
         task = replace(task, groups=groups)
@@ -268,7 +270,7 @@ class ClusterRun:
         if self._judged is None or self._reads is None:
             return list(steps.write_arrived(task, self._expected, 0, iter([(self._verdicts, self._left[0])])))
         deal = partial(steps.deal_verdicts, self._partition_of)
-        back = self._judged.flatMap(deal).partitionBy(len(groups), _itself).mapPartitions(steps.gathered)
+        back = self._judged.flatMap(deal).partitionBy(len(groups), _itself).mapPartitions(steps.as_list)
         writing = self._logged_in(partial(steps.write_arrived, task, self._expected))
         return zipped(unbatched(back), self._reads).mapPartitionsWithIndex(writing).collect()
 

@@ -29,14 +29,14 @@ from bucket_store.maintenance.background_task import OneThread
 from bucket_store.pieces.open import open_backend
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
-from deduper.sources.protocol import Records, Rows
+from deduper.sources.protocol import Records, SparkRows
 from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.task_pool import TaskPool
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.readers.reading_tasks import PartRead, read_by_spark, read_group
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, write
+from deduper.tasks.write import WriterReceipt, WriteTask, grouped, is_small, write
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class WindowRun(Protocol):
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """Judge the shards of these views, each by a task that gets its own view only. Each piece is durable then."""
 
-    def write(self, task: WriteTask) -> list[WriteReceipt]:
+    def write(self, task: WriteTask) -> list[WriterReceipt]:
         """Write the ports, after all shards were judged. Each staged file is durable then."""
 
     @property
@@ -119,21 +119,21 @@ class SparkRun:
 
     def read(self, records: Records, task: ReadTask) -> list[PartRead]:
         """Spill the records of a batch: in the driver if its parts are small, else by one task a core."""
-        if isinstance(records, Rows):
+        if isinstance(records, SparkRows):
             return self._read_rows(records, task)
         parts = records.parts
-        if is_small(sum(part.plain_bytes for part in parts)):
+        if is_small(sum(part.decoded_bytes for part in parts)):
             return read_group(records.read, task, parts)
         self._is_small = False
         # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
-        groups = grouped([part.plain_bytes for part in parts], self._cores)
+        groups = grouped([part.decoded_bytes for part in parts], self._cores)
         self._start_pool(task, max(len(groups), task.shards))
         of_groups = self._for_each(
             [[parts[place] for place in group] for group in groups], partial(read_group, records.read, task)
         )
         return [one for of_group in of_groups for one in of_group]
 
-    def _read_rows(self, rows: Rows, task: ReadTask) -> list[PartRead]:
+    def _read_rows(self, rows: SparkRows, task: ReadTask) -> list[PartRead]:
         counted = Observation()
         frame = rows.frame.observe(counted, F.count(F.lit(1)).alias("rows"))
         read = read_function(replace(task, places=rows.places))
@@ -172,7 +172,7 @@ class SparkRun:
         open_backend(task.store_url).close_writers()  # the tasks are other processes
         return self._for_each(views, partial(judge, task))
 
-    def write(self, task: WriteTask) -> list[WriteReceipt]:
+    def write(self, task: WriteTask) -> list[WriterReceipt]:
         """Write the ports."""
         try:
             if task.is_small:

@@ -19,9 +19,9 @@ from bucket_store.log.records import (
     DeletionRecord,
     JudgedRef,
     LogRecord,
+    LogSnapshot,
     LogState,
     RebaseRecord,
-    Snapshot,
     SourcesFoldRecord,
 )
 from bucket_store.log.state import fold_all
@@ -31,7 +31,7 @@ from tests.tiers import examples
 STATE = fold_all(
     LogState(),
     [
-        envelope(0, Snapshot(LogState())),
+        envelope(0, LogSnapshot(LogState())),
         envelope(1, ClaimRecord(1, "me", 5)),
         envelope(2, commit(0)),
         envelope(3, commit(1)),
@@ -46,12 +46,12 @@ SAMPLES = {
     "commit": envelope(2, commit(0), published=3, purged=2),
     "deletion": envelope(3, DeletionRecord((piece(0), piece(1)), 5, 1)),
     "compaction": envelope(3, CompactionRecord((piece(0), piece(1)), (piece(0, last=1),), 5)),
-    "snapshot": envelope(5, Snapshot(STATE)),
-    "folded snapshot": envelope(5, Snapshot(replace(STATE, archives=(ARCHIVE,), judged=JUDGED))),
+    "snapshot": envelope(5, LogSnapshot(STATE)),
+    "folded snapshot": envelope(5, LogSnapshot(replace(STATE, archives=(ARCHIVE,), judged=JUDGED))),
     "fold of sources": envelope(3, SourcesFoldRecord(7, ARCHIVE, JUDGED, 5)),
     "fold of a source that counts": envelope(3, SourcesFoldRecord(7, None, None, 5)),
     "rebase": envelope(5, RebaseRecord(replace(STATE, shards=7, notes=({"action": "reshard"},)), 6)),
-    "rebased snapshot": envelope(5, Snapshot(replace(STATE, shards=7))),
+    "rebased snapshot": envelope(5, LogSnapshot(replace(STATE, shards=7))),
 }
 
 

@@ -21,7 +21,7 @@ from bucket_store.filesystem import LocalFileSystem, is_temporary
 from bucket_store.log import commit_log
 from bucket_store.log.codec import record_name
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogRecord, LogState, Snapshot
+from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogRecord, LogSnapshot, LogState
 from bucket_store.log.state import fold_all
 from bucket_store.places.local import local_place
 from tests.bucket_store.faulty_files import FaultyFiles
@@ -56,7 +56,7 @@ def test_a_new_store_is_a_birth_snapshot_and_a_manifest(tmp_path: Path) -> None:
     """Record 0 is the snapshot of the empty state."""
     log = CommitLog.create(local_place(tmp_path / "a" / "b"), {"shards": 2}, wall_us=5)
     (record,) = log.records()
-    assert (record.number, record.epoch, record.body) == (0, 0, Snapshot(LogState(last_wall_us=5)))
+    assert (record.number, record.epoch, record.body) == (0, 0, LogSnapshot(LogState(last_wall_us=5)))
     assert (log.state.next_number, log.state.next_window, log.manifest.settings) == (1, 0, {"shards": 2})
 
 
@@ -126,7 +126,7 @@ def test_every_multiple_of_snapshot_every_is_a_snapshot_and_nothing_else_is(tmp_
     """The name alone tells."""
     log = new_log(tmp_path, snapshot_every=3)
     advance(log, 7)
-    kinds = {record.number: isinstance(record.body, Snapshot) for record in log.records()}
+    kinds = {record.number: isinstance(record.body, LogSnapshot) for record in log.records()}
     assert kinds == {number: number % 3 == 0 for number in range(12)}
 
 
@@ -352,7 +352,7 @@ def test_a_claimer_that_was_overtaken_up_to_the_next_snapshot_places_that_too(tm
 
     new = CommitLog.open(local_place(tmp_path, FaultyFiles(meanwhile)))  # type: ignore[arg-type]
     assert new.claim_epoch("second", 7) == 2
-    assert [type(record.body) for record in new.records(8)] == [Snapshot, ClaimRecord]
+    assert [type(record.body) for record in new.records(8)] == [LogSnapshot, ClaimRecord]
 
 
 def test_another_writers_snapshot_is_as_good(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_another_writers_snapshot_is_as_good(tmp_path: Path) -> None:
     advance(log, 2)  # records 2 and 3
     die_after_the_due_snapshot(tmp_path)
     advance(log, 1)
-    assert [type(record.body) for record in log.records(4)] == [Snapshot, CommitRecord]
+    assert [type(record.body) for record in log.records(4)] == [LogSnapshot, CommitRecord]
 
 
 def test_placing_needs_a_claim_and_the_claimed_epoch(tmp_path: Path) -> None:

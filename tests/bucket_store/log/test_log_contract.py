@@ -37,7 +37,7 @@ from bucket_store.log.marks import (
     write_intent,
 )
 from bucket_store.log.profile import Profiles, WindowProfile, read_profiles
-from bucket_store.log.records import ClaimRecord, CommitRecord, LogState, Snapshot
+from bucket_store.log.records import ClaimRecord, CommitRecord, LogSnapshot, LogState
 from bucket_store.log.sources_archive import SourcesReader, archive_ref, encode_archive
 from bucket_store.log.sources_file import (
     FOLDED_DIRECTORY,
@@ -269,7 +269,7 @@ def test_folded_records_go_and_a_sleeper_in_a_freed_slot_is_fenced(root: Place) 
     assert new.delete_folded() == 0, "all are of this hour"
     assert new.delete_folded(grace_us=0) == newest - newest % 4
     assert new.delete_folded(grace_us=0) == 0
-    assert isinstance(next(new.records()).body, Snapshot)
+    assert isinstance(next(new.records()).body, LogSnapshot)
     for _ in range(2):
         with pytest.raises(FencedError):
             old.place(commit(0, 1))

@@ -14,7 +14,7 @@ from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedErro
 from bucket_store.log import commit_log
 from bucket_store.log.codec import encode_record, record_name
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.records import ClaimRecord, LogState, Snapshot
+from bucket_store.log.records import ClaimRecord, LogSnapshot, LogState
 from bucket_store.places.local import LocalNames, local_place
 from bucket_store.places.place import Place
 from tests.bucket_store.faulty_files import FaultyFiles
@@ -70,7 +70,7 @@ def test_a_log_that_is_empty_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "body", "says"),
     [
-        (3, Snapshot(LogState(next_number=3)), "expected no snapshot, found Snapshot"),
+        (3, LogSnapshot(LogState(next_number=3)), "expected no snapshot, found LogSnapshot"),
         (4, ClaimRecord(2, "me", 5), "expected a snapshot, found ClaimRecord"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_claim_whose_link_happened_and_failed_is_made(tmp_path: Path) -> None:
     log = CommitLog.open(local_place(tmp_path, files))  # type: ignore[arg-type]
     assert log.claim_epoch("me", 6) == 1
     assert log.claim_epoch("me", 6) == 2
-    assert [type(record.body) for record in log.records(1)] == [ClaimRecord, Snapshot, ClaimRecord]
+    assert [type(record.body) for record in log.records(1)] == [ClaimRecord, LogSnapshot, ClaimRecord]
 
 
 def test_an_owner_that_looks_sees_a_claim(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from bucket_store.log.records import (
     DeletionRecord,
     JudgedRef,
     LogRecord,
+    LogSnapshot,
     RebaseRecord,
-    Snapshot,
     SourcesFoldRecord,
     SourcesRef,
 )
@@ -50,7 +50,7 @@ def test_a_snapshot_stands_for_all_records_below_it(records: list[LogRecord]) ->
     for number in range(0, len(records), 4):
         assert fold_all(LogState(), records[number:]) == state
         snapshot = records[number].body
-        assert isinstance(snapshot, Snapshot)
+        assert isinstance(snapshot, LogSnapshot)
         assert snapshot.state == fold_all(LogState(), records[:number])
 
 
@@ -275,8 +275,8 @@ def test_pieces_retired_by_a_clock_far_ahead_count_as_retired_at_its_end() -> No
         (2, RebaseRecord(LogState(next_number=2, next_window=2), 9)),
         (2, RebaseRecord(LogState(next_number=2, next_window=1, published_through=1), 9)),
         (2, RebaseRecord(LogState(next_number=3, next_window=1), 9)),
-        (2, Snapshot(LogState(next_number=3))),
-        (1, Snapshot(LogState(next_number=1))),
+        (2, LogSnapshot(LogState(next_number=3))),
+        (1, LogSnapshot(LogState(next_number=1))),
     ],
 )
 def test_a_record_that_cannot_follow_is_corruption(number: int, body: Body) -> None:
@@ -290,7 +290,7 @@ def test_a_record_that_cannot_follow_is_corruption(number: int, body: Body) -> N
 def test_a_snapshot_of_another_number_is_named_as_that() -> None:
     """What is wrong is the state inside, not the record's place."""
     with pytest.raises(CorruptionError, match="number of the snapshot's state out of turn: expected 2, found 3"):
-        fold(folded(commit(0)), envelope(2, Snapshot(LogState(next_number=3))))
+        fold(folded(commit(0)), envelope(2, LogSnapshot(LogState(next_number=3))))
 
 
 def test_retired_bytes_may_go_after_the_grace_and_the_last_view() -> None:
@@ -318,7 +318,7 @@ def log_of(*bodies: Body) -> list[LogRecord]:
     return [LogRecord(number, 1, nonce(number), -1, -1, body) for number, body in enumerate((BIRTH, *bodies))]
 
 
-BIRTH = Snapshot(LogState())
+BIRTH = LogSnapshot(LogState())
 
 
 def test_windows_are_known_by_the_claim_that_committed_the_last_of_them() -> None:
@@ -373,5 +373,5 @@ def test_a_lineage_does_not_grow_for_ever() -> None:
 def test_a_snapshot_of_version_1_begins_a_lineage() -> None:
     """What was committed below it is known by its nonce."""
     state = replace(fold_all(LogState(), log_of(ClaimRecord(1, "a", 5), commit(0, 1))), lineage=(), root="")
-    after = fold_all(LogState(), [LogRecord(3, 1, nonce(3), -1, -1, Snapshot(state))])
+    after = fold_all(LogState(), [LogRecord(3, 1, nonce(3), -1, -1, LogSnapshot(state))])
     assert after.lineage == ((-1, nonce(3)),)

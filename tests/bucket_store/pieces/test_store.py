@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
-from bucket_store.filesystem import LOCAL, OpenFile
+from bucket_store.filesystem import LOCAL, FileHandle
 from bucket_store.pieces import file_backend, rocksdb_backend
 from bucket_store.pieces.file_backend import FilePieces
 from bucket_store.pieces.open import open_backend
@@ -503,7 +503,7 @@ def test_file_a_segment_recreated_under_a_deleter_stays(tmp_path: Path, monkeypa
     opened = LOCAL.open
     new: list[PieceLocation] = []
 
-    def overtaken(path: Path, *, write: bool = False, create: bool = False) -> OpenFile:
+    def overtaken(path: Path, *, write: bool = False, create: bool = False) -> FileHandle:
         file = opened(path, write=write, create=create)
         if write:
             monkeypatch.undo()

@@ -29,7 +29,7 @@ from bucket_store.tables import eviction, resident
 from bucket_store.tables import generation as generation_module
 from bucket_store.tables.generation import ShardDirectories, last_used_us, open_generation
 from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
-from bucket_store.tables.table_file import LEAST_LOAD, TableFile, file_bytes
+from bucket_store.tables.table_file import LEAST_LOAD, MappedTable, file_bytes
 from bucket_store.tables.view import ShardView
 from tests.bucket_store.table_samples import FOLDER, STORE_ID, Key, Remembered, Shard, digests_of, random_keys
 from tests.processes import freeze
@@ -491,7 +491,7 @@ def test_a_failed_advance_leaves_no_table_behind(tmp_path: Path, monkeypatch: py
     """A task dies between two buckets: the next one throws the half-advanced tables away."""
     shard, settings = planted(tmp_path)
     commit_buckets(shard, range(2), seed=2)
-    real, calls = TableFile.apply, []
+    real, calls = MappedTable.apply, []
 
     def dies(*args: object, **kwargs: object) -> int:
         calls.append(args)
@@ -500,7 +500,7 @@ def test_a_failed_advance_leaves_no_table_behind(tmp_path: Path, monkeypatch: py
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(TableFile, "apply", dies)
+        patch.setattr(MappedTable, "apply", dies)
         with pytest.raises(KeyboardInterrupt):
             ShardTables.open(settings, shard.pieces, shard.view())
     assert not is_planted(settings, shard)

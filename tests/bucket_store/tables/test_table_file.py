@@ -17,7 +17,7 @@ from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.table_file import (
     GREATEST_LOAD,
     LEAST_LOAD,
-    TableFile,
+    MappedTable,
     capacity_for,
     copy_file,
     create_table,
@@ -50,17 +50,17 @@ def entries_of(rng: np.random.Generator, count: int, layout: TableLayout) -> Buc
     return BucketEntries(bucket=0, digests=digests, expiry=expiry, origin=origin, window=None, fingerprint=None)
 
 
-def grow(table: TableFile, number: int, capacity: int, slack: int, point: int | None) -> bool:
+def grow(table: MappedTable, number: int, capacity: int, slack: int, point: int | None) -> bool:
     """As resident tables do."""
     return table.move(number, table.reserve(capacity + slack), capacity, slack, point)
 
 
-def grow_by(table: TableFile, number: int, more: int, slack: int, point: int | None) -> bool:
+def grow_by(table: MappedTable, number: int, more: int, slack: int, point: int | None) -> bool:
     """As resident tables do, for so many new keys."""
     return grow(table, number, grown_capacity(number, table.live_keys(point, number) + more), slack, point)
 
 
-def enter(table: TableFile, entries: BucketEntries, point: int | None = None) -> int:
+def enter(table: MappedTable, entries: BucketEntries, point: int | None = None) -> int:
     """All entries into a table, as resident tables do; gives the slots that were copied for it."""
     copied = 0
     for number, first, end in table.rows_of(entries.digests):
@@ -75,7 +75,7 @@ def enter(table: TableFile, entries: BucketEntries, point: int | None = None) ->
     return copied
 
 
-def check(table: TableFile, model: dict[tuple[int, int], int | None], point: int | None = None) -> None:
+def check(table: MappedTable, model: dict[tuple[int, int], int | None], point: int | None = None) -> None:
     """It holds what the model says, and finds nothing else."""
     known = np.array(sorted(model), np.uint64).reshape(-1, 2)
     found = table.find(known, point)

@@ -92,7 +92,7 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     (found,) = errors(file)
     assert found == ("folders", f"{tmp_path / 'in'} does not exist")
     with pytest.raises(UsageError, match=r"source\.path: .*/in does not exist; make it \(mkdir -p .*/in\)"):
-        run(load_config(file), once=True, max_batches=None, take_over=False, on_progress=print)
+        run(load_config(file), once=True, max_windows=None, take_over=False, on_progress=print)
     assert errors(written(tmp_path, FILES.replace("in/", "no/*.json"))) == []
 
 

@@ -113,7 +113,7 @@ def test_verify_reads_all_of_it(store: StoreElsewhere) -> None:
 
 def told(report: Verification) -> Counter[Check]:
     """The findings by check."""
-    return Counter(finding.check for finding in report.findings) + Counter(report.untold)
+    return Counter(finding.check for finding in report.findings) + Counter(report.unlisted)
 
 
 def test_damage_is_named_by_its_url(store: StoreElsewhere) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from deduper.admin.errors import export
 from deduper.admin.errors.export import ErrorExport, export_errors
-from deduper.admin.errors.rows import Windows
+from deduper.admin.errors.rows import WindowRange
 from deduper.admin.open_store import open_store
 from deduper.cli.main import app
 from deduper.errors import IntegrityError, UsageError
@@ -63,7 +63,7 @@ class Job:
         prefix = open_store(str(self.file)).log.manifest.store_id[:8]
         return self.directory / "out" / "error" / f"{prefix}-{window:012d}-0000.{ending}"
 
-    def export(self, windows: Windows = Windows(), reasons: Sequence[str] = ()) -> ErrorExport:  # noqa: B008
+    def export(self, windows: WindowRange = WindowRange(), reasons: Sequence[str] = ()) -> ErrorExport:  # noqa: B008
         """A call of the command, in this process."""
         return export_errors(open_store(str(self.file)), windows, reasons, str(self.to))
 
@@ -95,13 +95,13 @@ def test_the_records_are_written_as_they_came(job: Job) -> None:
 
 def test_windows_and_reasons_select(job: Job) -> None:
     """Nothing to export leaves no folder; another export may have the same records."""
-    assert job.export(Windows(1, 1)).rows == {}
+    assert job.export(WindowRange(1, 1)).rows == {}
     assert job.export(reasons=["tombstone"]).rows == {}
     assert not job.to.exists()
-    job.export(Windows(0, 2), ["null_key"])
+    job.export(WindowRange(0, 2), ["null_key"])
     assert job.lines() == [b'{"n":1}', b'{"n":2}']
     job.to = job.directory / "more"
-    job.export(Windows(0, 0))
+    job.export(WindowRange(0, 0))
     assert job.lines() == [b'{"n":1}', b"{broken\r"]
 
 
@@ -239,7 +239,7 @@ def test_a_folder_with_files_is_refused(job: Job) -> None:
 def test_a_store_without_its_config_is_refused(job: Job) -> None:
     """It does not know the source."""
     with pytest.raises(UsageError, match="config file"):
-        export_errors(open_store(str(job.directory / "state")), Windows(), (), str(job.to))
+        export_errors(open_store(str(job.directory / "state")), WindowRange(), (), str(job.to))
 
 
 def test_the_command(job: Job) -> None:

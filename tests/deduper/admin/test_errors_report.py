@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from deduper.admin.errors.report import ErrorsReport, errors_report
-from deduper.admin.errors.rows import Windows
+from deduper.admin.errors.rows import WindowRange
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.cli.main import app
 from deduper.cli.views.inspect import render_errors
@@ -77,7 +77,7 @@ def groups(report: ErrorsReport) -> list[tuple[str, str | None, int, int | None,
 @pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
 def test_errors_are_grouped(tmp_path: Path, ending: str) -> None:
     """The largest first, with the windows and the place of the first; files of another job are none of it."""
-    report = errors_report(opened(job(tmp_path, ending)), Windows())
+    report = errors_report(opened(job(tmp_path, ending)), WindowRange())
     assert groups(report) == [
         ("null_key", NO_FIELD, 3, 0, 3, "in/a.json:5"),
         ("file_missing", "the file was listed, and is gone", 1, 2, 2, "in/c.json"),
@@ -96,14 +96,14 @@ def test_errors_are_grouped(tmp_path: Path, ending: str) -> None:
 @pytest.mark.parametrize(
     ("windows", "last", "found"),
     [
-        (Windows(3, 3), None, 2),
-        (Windows(0, 2), None, 4),
-        (Windows(), 1, 2),
-        (Windows(), 2, 4),
-        (Windows(1, 1), None, 0),
+        (WindowRange(3, 3), None, 2),
+        (WindowRange(0, 2), None, 4),
+        (WindowRange(), 1, 2),
+        (WindowRange(), 2, 4),
+        (WindowRange(1, 1), None, 0),
     ],
 )
-def test_some_windows(tmp_path: Path, windows: Windows, last: int | None, found: int) -> None:
+def test_some_windows(tmp_path: Path, windows: WindowRange, last: int | None, found: int) -> None:
     """A range, the newest ones of the store, or one without errors."""
     store = opened(job(tmp_path, "json"))
     if last is not None:
@@ -114,7 +114,7 @@ def test_some_windows(tmp_path: Path, windows: Windows, last: int | None, found:
 
 def test_some_reasons(tmp_path: Path) -> None:
     """Others are not counted, and nothing is said of those that a reader has taken."""
-    report = errors_report(opened(job(tmp_path, "json")), Windows(), ["malformed"])
+    report = errors_report(opened(job(tmp_path, "json")), WindowRange(), ["malformed"])
     assert [group.reason for group in report.groups] == ["malformed"]
     assert (report.rows, report.windows, report.taken_rows) == (1, 1, None)
 
@@ -122,7 +122,7 @@ def test_some_reasons(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["parquet", "json"])
 def test_files_of_earlier_releases_have_no_detail(tmp_path: Path, ending: str) -> None:
     """Their errors are grouped by reason."""
-    report = errors_report(opened(job(tmp_path, ending, has_detail=False)), Windows())
+    report = errors_report(opened(job(tmp_path, ending, has_detail=False)), WindowRange())
     assert groups(report)[0] == ("null_key", None, 4, 0, 3, "in/a.json:5")
 
 
@@ -130,10 +130,10 @@ def test_without_files_the_log_has_the_reasons(tmp_path: Path) -> None:
     """With a port that is no folder, and with a store that was named without its config."""
     file = write_config(tmp_path)
     make_store(file, [Window(counts={"error": 2, "expired": 1}, reasons={"null_key": 2, "older_than_period": 1})] * 3)
-    report = errors_report(opened(file), Windows(1, 2))
+    report = errors_report(opened(file), WindowRange(1, 2))
     assert groups(report) == [("null_key", None, 4, 1, 2, None)]
     assert "the error port is `none`" in report.origin
-    assert "name the config" in errors_report(open_store(str(tmp_path / "state")), Windows()).origin
+    assert "name the config" in errors_report(open_store(str(tmp_path / "state")), WindowRange()).origin
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -142,15 +142,16 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = sorted((tmp_path / "out" / "error").glob("*-0000.json"))[-1]
     path.write_text("{}\n")
     with pytest.raises(IntegrityError, match=path.name):
-        errors_report(opened(file), Windows())
+        errors_report(opened(file), WindowRange())
 
 
 @pytest.mark.parametrize(
-    ("text", "windows"), [("7", Windows(7, 7)), ("7..9", Windows(7, 9)), ("7..", Windows(7)), ("..9", Windows(0, 9))]
+    ("text", "windows"),
+    [("7", WindowRange(7, 7)), ("7..9", WindowRange(7, 9)), ("7..", WindowRange(7)), ("..9", WindowRange(0, 9))],
 )
-def test_ranges_of_windows(text: str, windows: Windows) -> None:
+def test_ranges_of_windows(text: str, windows: WindowRange) -> None:
     """Both ends count."""
-    assert Windows.of(text) == windows
+    assert WindowRange.of(text) == windows
 
 
 @pytest.mark.parametrize("text", ["", "..", "x", "9..7", "-1", "1-2"])

@@ -12,7 +12,7 @@ from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.diagnosis import Diagnosis
 from deduper.admin.errors.export import ErrorExport
-from deduper.admin.errors.report import ErrorGroup, ErrorsReport
+from deduper.admin.errors.report import ErrorRowGroup, ErrorsReport
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.health import Health, State
 from deduper.admin.inspect import BucketPart, BucketReport
@@ -28,7 +28,7 @@ from deduper.admin.move.reshard import ReshardReport
 from deduper.admin.move.rewind import RewindReport
 from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
-from deduper.admin.status import History, StoreStatus
+from deduper.admin.status import KeyHistory, StoreStatus
 from deduper.admin.verify.findings import Check, Finding, Note
 from deduper.admin.verify.run import Verification
 from deduper.diagnostics import error, note
@@ -76,7 +76,7 @@ REPORTS = {
         last_commit=None,
         latest_point="2024-12-31T00:00:00Z",
         expiry_point=None,
-        history=History(None, is_complete=False, is_seed_open=False),
+        history=KeyHistory(None, is_complete=False, is_seed_open=False),
         published_through=3,
         unpublished=(4,),
         rows=10,
@@ -108,7 +108,7 @@ REPORTS = {
     "gc_refused": GcReport((), 0, True, True),
     "check": Diagnosis("job", (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
     "errors": ErrorsReport(
-        "/out/error", 2, 9, None, (ErrorGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
+        "/out/error", 2, 9, None, (ErrorRowGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
     ),
     "error_export": ErrorExport("/out/errors", {"null_key": 8}, 2, {"file_missing": 1}),
     "explain": Explanation(
@@ -141,7 +141,7 @@ REPORTS = {
     "verify": Verification(
         "file:/store",
         (Finding.of(Check.LOG_COUNTS, "rows", file=Path("/store/log/1"), offset=3, expected=4, found=b"5"),),
-        untold={Check.LOG_COUNTS: 3},
+        unlisted={Check.LOG_COUNTS: 3},
         notes=(Note("a note", True), Note("another")),
         ran=frozenset({Check.LOG_COUNTS, Check.MANIFEST}),
         skipped={Check.ROWS_PORT: "not asked for"},

@@ -37,11 +37,11 @@ class StandIn:
         config: Config,
         *,
         once: bool,
-        max_batches: int | None,
+        max_windows: int | None,
         take_over: bool,
         on_progress: Callable[[BatchProgress], None],
     ) -> RunSummary:
-        assert (once, max_batches, take_over) == (True, None, False)
+        assert (once, max_windows, take_over) == (True, None, False)
         self.configs.append(config)
         try:
             CommitLog.open(local_place(config.store.path))

@@ -27,7 +27,7 @@ from deduper.cli.terminal import Messages, WindowLines, counted, pairs, print_pa
 from deduper.cli.views import check, explain, gc, inspect, status, verify
 from deduper.cli.watch import top, watch
 from deduper.config.sections import PORTS
-from deduper.window.progress import BatchProgress, Left
+from deduper.window.progress import BatchProgress, RemainingInput
 from tests.deduper.admin.test_json_answers import REPORTS
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
@@ -142,7 +142,7 @@ def test_windows_are_columns_on_a_terminal(width: int, head: str, row: str) -> N
     lines = WindowLines(console)
     window = BatchProgress(7, 7, 1_000_000, 900_000, 90_000, 9_000, 1_000, 2.0, 500_000, "2024-12-31T00:00:00Z")
     for _ in range(21):
-        lines.add(replace(window, left=Left(1_200_000, "offset", 720.0)))
+        lines.add(replace(window, left=RemainingInput(1_200_000, "offset", 720.0)))
     assert isinstance(console.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue()).splitlines()
     assert shown[:2] == [head, row]

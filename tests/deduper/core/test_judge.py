@@ -11,9 +11,9 @@ import pytest
 
 from bucket_store.tables.matches import Matches
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, Verdict, bucket_key
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, TupleVerdict, bucket_key
 
-_U, _D, _X, _E = Verdict.UNIQUE, Verdict.DUPLICATE, Verdict.EXPIRED, Verdict.ERROR
+_U, _D, _X, _E = TupleVerdict.UNIQUE, TupleVerdict.DUPLICATE, TupleVerdict.EXPIRED, TupleVerdict.ERROR
 RULES = JudgeRules(
     by="event_time",
     lookup_all_live=False,
@@ -121,7 +121,7 @@ def test_all_live_looks_everywhere_once() -> None:
 
 
 @pytest.mark.parametrize(("latest", "verdict"), [(31, _U), (30, _U), (29, _D), (None, _D)])
-def test_the_first_copy_dies_at_the_edge(latest: int | None, verdict: Verdict) -> None:
+def test_the_first_copy_dies_at_the_edge(latest: int | None, verdict: TupleVerdict) -> None:
     """all_live, period 10, first copy at 20: latest 30 makes it dead, 29 leaves it alive, an unset clock too."""
     store = Store({(0, 1, 1): (20, 5, 3)})
     outcome = judge(rows([(1, 1)], [33]), replace(RULES, lookup_all_live=True, latest=latest), store)

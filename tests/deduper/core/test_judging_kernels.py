@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduper.core import kernels
-from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, Verdict
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, TupleVerdict
 
 ADMISSIONS = [
     Admission.ADMITTED,
@@ -35,7 +35,7 @@ def test_rows_are_dealt_by_key_and_errors_by_place(rows: list[tuple[int, int, Ad
     dealt, starts = kernels.partition(words, order, admission, shards)
     expected: list[list[int]] = [[] for _ in range(shards)]
     for row, (word, at, of_row) in enumerate(rows):
-        expected[(at if of_row.verdict is Verdict.ERROR else word) % shards].append(row)
+        expected[(at if of_row.verdict is TupleVerdict.ERROR else word) % shards].append(row)
     assert dealt.dtype == np.int32
     assert [dealt[starts[shard] : starts[shard + 1]].tolist() for shard in range(shards)] == expected
     assert len(starts) == shards + 1
@@ -75,7 +75,7 @@ def test_the_first_of_a_group_is_unique_unless_its_key_is_known() -> None:
     starts = groups_of([3, 2, 1], rows)
     found = np.array([False, True, False])
     assert kernels.judge_groups(starts, np.array(rows), found, verdict, first_copy, remembered) == 2
-    u, d, x = int(Verdict.UNIQUE), int(Verdict.DUPLICATE), UNTOUCHED
+    u, d, x = int(TupleVerdict.UNIQUE), int(TupleVerdict.DUPLICATE), UNTOUCHED
     assert verdict.tolist() == [d, d, u, d, x, u, d, x]
     assert first_copy.tolist() == [5, -3, x, 5, x, x, -3, x]
     assert remembered.tolist() == [5, 2, x]
@@ -106,7 +106,7 @@ def test_what_is_remembered_counts_until_the_clock_has_passed_it(found: bool, ha
         first_copy,
         remembered,
     )
-    u, d, x = int(Verdict.UNIQUE), int(Verdict.DUPLICATE), UNTOUCHED
+    u, d, x = int(TupleVerdict.UNIQUE), int(TupleVerdict.DUPLICATE), UNTOUCHED
     by_row = list(zip(verdict[rows].tolist(), first_copy[rows].tolist(), strict=True))
     if not found:
         # 11 is remembered until 16: row 0 meets 17, finds it dead and takes its place.
@@ -128,7 +128,7 @@ def test_each_group_begins_with_what_is_known_of_its_own_key() -> None:
     clock = (np.array([0, 0, 0]), np.array([True, True, True]), 5, INT64_MIN)
     groups = groups_of([1, 1, 1], rows), np.array(rows)
     assert kernels.judge_groups_by_age(*groups, *known, *clock, verdict, first_copy, remembered) == 1
-    assert verdict.tolist() == [Verdict.DUPLICATE, Verdict.UNIQUE, Verdict.DUPLICATE]
+    assert verdict.tolist() == [TupleVerdict.DUPLICATE, TupleVerdict.UNIQUE, TupleVerdict.DUPLICATE]
     assert first_copy.tolist() == [-2, UNTOUCHED, -4]
     assert remembered.tolist() == [1, UNTOUCHED, UNTOUCHED]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bucket_store.tables.matches import Matches
 from deduper.core.clock import POSITION_BITS
 from deduper.core.judge import JudgeRules, ShardRows, judge_shard
-from deduper.core.verdict import Admission, Verdict, bucket_key
+from deduper.core.verdict import Admission, TupleVerdict, bucket_key
 
 WINDOW = 9
 RULES = JudgeRules(
@@ -104,10 +104,10 @@ def test_a_batch_is_a_walk_in_source_order(rows: Any, chance: Any, all_live: boo
 
     seen: dict[Any, tuple[Any, int, int]] = {}  # expiry key, origin, window
     holder: dict[Any, int] = {}
-    verdicts, firsts = [Verdict.ERROR] * count, [(-1, 0, 0)] * count
+    verdicts, firsts = [TupleVerdict.ERROR] * count, [(-1, 0, 0)] * count
     for row in sorted(range(count), key=lambda row: (orders[row], row)):
         key, _, admission, _ = rows[row]
-        verdicts[row] = admission.verdict or Verdict.UNIQUE
+        verdicts[row] = admission.verdict or TupleVerdict.UNIQUE
         if admission is not Admission.ADMITTED:
             continue
         memory = key if all_live else (bucket_of(row), key)
@@ -118,11 +118,11 @@ def test_a_batch_is_a_walk_in_source_order(rows: Any, chance: Any, all_live: boo
             seen[memory] = (expiry[row].item() if has_key else 0, orders[row], WINDOW)
             holder[memory] = row
         else:
-            verdicts[row] = Verdict.DUPLICATE
+            verdicts[row] = TupleVerdict.DUPLICATE
             firsts[row] = (entry[2], entry[1], entry[0] if has_key else 0)
 
     assert outcome.verdict.tolist() == verdicts
-    assert outcome.counts.tolist() == [verdicts.count(verdict) for verdict in Verdict]
+    assert outcome.counts.tolist() == [verdicts.count(verdict) for verdict in TupleVerdict]
     named = list(zip(outcome.first_window, outcome.first_origin, outcome.first_expiry, strict=True))
     assert named == (firsts if first_seen else [(-1, 0, 0)] * count)
     assert outcome.admissions == Counter(
@@ -204,5 +204,5 @@ def test_one_row_out_of_order_is_put_in_order() -> None:
         return Matches(np.zeros(len(digests), np.bool_), None, None, None)
 
     outcome = judge_shard(rows, RULES, WINDOW, find)
-    assert outcome.verdict.tolist() == [Verdict.UNIQUE, Verdict.DUPLICATE, Verdict.UNIQUE]
+    assert outcome.verdict.tolist() == [TupleVerdict.UNIQUE, TupleVerdict.DUPLICATE, TupleVerdict.UNIQUE]
     assert outcome.first_origin.tolist() == [0, 3, 0]

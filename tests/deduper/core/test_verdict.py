@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduper.core.kernels import is_beyond, is_expired
-from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, Verdict, bucket_key, expiry_point, first_live_bucket
+from deduper.core.verdict import (
+    INT64_MAX,
+    INT64_MIN,
+    Admission,
+    TupleVerdict,
+    bucket_key,
+    expiry_point,
+    first_live_bucket,
+)
 
 _INT64 = st.integers(INT64_MIN, INT64_MAX)
 _POSITIVE = st.integers(1, INT64_MAX)
@@ -18,7 +26,7 @@ _FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 def test_numbers_are_for_ever() -> None:
     """Verdicts and admissions stand in users' outputs and receipts."""
-    assert [(verdict.value, verdict.port) for verdict in Verdict] == [
+    assert [(verdict.value, verdict.port) for verdict in TupleVerdict] == [
         (0, "unique"),
         (1, "duplicate"),
         (2, "expired"),
@@ -47,9 +55,9 @@ def test_admissions_settle_verdicts() -> None:
     """Old tuples and dropped categories are expired, everything from MALFORMED on is an error."""
     assert Admission.ADMITTED.verdict is None
     assert {admission.verdict for admission in (Admission.OLDER_THAN_PERIOD, Admission.CATEGORY_DROPPED)} == {
-        Verdict.EXPIRED
+        TupleVerdict.EXPIRED
     }
-    assert {admission.verdict for admission in Admission if admission >= Admission.MALFORMED} == {Verdict.ERROR}
+    assert {admission.verdict for admission in Admission if admission >= Admission.MALFORMED} == {TupleVerdict.ERROR}
 
 
 @pytest.mark.parametrize(("expiry", "expired"), [(89, True), (90, True), (91, False), (100, False), (101, False)])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import TupleVerdict
 from deduper.leaks.estimate import of_count, of_difference
 from deduper.leaks.meter import KINDS, LeakMeter, LeakSettings
 from deduper.leaks.sample import SampledRecords, in_sample
@@ -29,7 +29,7 @@ SETTINGS = LeakSettings(
     edges=(0.0, 5.0, 39.0, 80.0),
 )
 Window = list[list[Row]]
-VERDICTS = {verdict.port: verdict for verdict in Verdict}
+VERDICTS = {verdict.port: verdict for verdict in TupleVerdict}
 
 
 def stream(seed: int, *, windows: int = 8, keys: int = 120, rows: int = 60, heavy: bool = True) -> list[Window]:

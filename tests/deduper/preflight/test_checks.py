@@ -22,7 +22,7 @@ from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.errors import CannotWriteError, DeduperError, ExitCode, exit_code_of
 from deduper.preflight import checks, connections, folders, machine
-from deduper.preflight.found import Check, Failure, Start
+from deduper.preflight.results import Failure, PreflightCheck, Start
 from deduper.service import job as service
 from deduper.service import metrics_server
 from deduper.spark import java as spark_java
@@ -89,7 +89,7 @@ class Job:
     def start(self, *, take_over: bool = False) -> ExitCode:
         """The exit code of `run`; OK when it came as far as Spark."""
         try:
-            service.run(self.config, once=True, max_batches=None, take_over=take_over, on_progress=print)
+            service.run(self.config, once=True, max_windows=None, take_over=take_over, on_progress=print)
         except _SparkStartsError:
             return ExitCode.OK
         except Exception as error:  # noqa: BLE001  its code is the answer
@@ -139,7 +139,7 @@ def test_run_and_check_go_through_one_list(job: Job, monkeypatch: pytest.MonkeyP
         raise DeduperError(f"{start.config.name} may not; ask somebody")
         yield
 
-    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, Check("luck", "moon", fails)))
+    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, PreflightCheck("luck", "moon", fails)))
     assert job.check() == (3, {"luck"})
     assert job.start() is ExitCode.FAILED
 

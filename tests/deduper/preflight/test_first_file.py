@@ -19,7 +19,7 @@ from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.preflight import checks, first_file
-from deduper.preflight.found import Failure, Start
+from deduper.preflight.results import Failure, Start
 
 GOOD = '{"user":"a","id":1,"ts":"2026-06-01T11:00:00Z","page":"/"}'
 EXPECTED = "source.schema: {}: the header user, id, ts, page is expected; the first line "

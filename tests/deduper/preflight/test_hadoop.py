@@ -11,7 +11,7 @@ from bucket_store.places.kerberos import Ticket
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic
 from deduper.preflight import checks, hadoop
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 
 ON_CLUSTER = {"spark.master": "spark://head:7077"}
 HERE = {"spark.executorEnv.HADOOP_CONF_DIR": "/etc/hadoop"}

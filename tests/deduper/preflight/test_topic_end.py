@@ -16,7 +16,7 @@ from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.kafka import last_records
 from deduper.preflight import checks, topic_end
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 from tests.deduper.kafka.mock_cluster import MockCluster
 
 NULL = "; correct the schema: a column without a field of its name is null"

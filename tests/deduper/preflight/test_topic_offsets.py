@@ -13,7 +13,7 @@ from deduper.config.model import Config
 from deduper.kafka.cluster import ClusterOffsets
 from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
 from deduper.preflight import connections
-from deduper.preflight.found import Start
+from deduper.preflight.results import Start
 from tests.deduper.kafka.mock_cluster import MockCluster
 from tests.deduper.store_samples import Window, make_store
 

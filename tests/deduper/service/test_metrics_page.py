@@ -418,7 +418,7 @@ def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monk
         taken.bind(("127.0.0.1", settings.metrics.port))
         taken.listen()
         with pytest.raises(DeduperError) as caught:
-            job.run(settings, once=True, max_batches=None, take_over=False, on_progress=lambda _: None)
+            job.run(settings, once=True, max_windows=None, take_over=False, on_progress=lambda _: None)
     assert str(caught.value) == (
         f"metrics: 127.0.0.1:{settings.metrics.port} cannot be listened on: Address already in use; set `metrics.port` "
         "to a free port (another job may have this one), `metrics.host` to an address of this machine, or leave the "

@@ -35,7 +35,7 @@ def test_one_source_has_the_ordinal_of_the_partition() -> None:
     places = FramePlaces()
     assert placed(places, [("clicks-0", 70), ("clicks-0", 71)]) == [(3, 70), (3, 71)]
     assert placed(places, [("clicks-0", 75)]) == [(3, 75)]
-    assert places.found() == (FoundPartition(3, "clicks-0", 76, 3),)
+    assert places.partitions() == (FoundPartition(3, "clicks-0", 76, 3),)
 
 
 def test_further_sources_have_ordinals_of_their_own() -> None:
@@ -44,7 +44,7 @@ def test_further_sources_have_ordinals_of_their_own() -> None:
     rows: list[tuple[str | None, int | None]] = [("b", 5), ("a", 9), ("b", 2), ("c", 0)]
     assert placed(places, rows) == [(3, 5), (3 + MOST_PARTITIONS, 9), (3, 2), (3 + 2 * MOST_PARTITIONS, 0)]
     assert placed(places, [("c", 1)]) == [(3 + 2 * MOST_PARTITIONS, 1)]
-    assert places.found() == (
+    assert places.partitions() == (
         FoundPartition(3, "b", 6, 2),
         FoundPartition(3 + MOST_PARTITIONS, "a", 10, 1),
         FoundPartition(3 + 2 * MOST_PARTITIONS, "c", 2, 2),
@@ -58,14 +58,14 @@ def test_a_row_that_names_no_place_has_its_number() -> None:
     nowhere = 3 + MOST_PARTITIONS
     assert placed(places, rows) == [(3, 0), (nowhere, 1), (nowhere, 2), (nowhere, 3), (nowhere, 4)]
     assert placed(places, [(None, None)]) == [(nowhere, 5)]
-    assert places.found() == (FoundPartition(3, "a", 1, 1), FoundPartition(nowhere, None, 6, 5))
+    assert places.partitions() == (FoundPartition(3, "a", 1, 1), FoundPartition(nowhere, None, 6, 5))
 
 
 def test_edges() -> None:
     """A batch without rows; only nulls; too many partitions."""
     places = FramePlaces()
     assert placed(places, []) == []
-    assert places.found() == ()
+    assert places.partitions() == ()
     assert placed(places, [(None, None)]) == [(3, 0)]
     with pytest.raises(ValueError, match="at most 4096 partitions"):
         placed(FramePlaces(), [("a", 1)], partition=MOST_PARTITIONS)

@@ -18,7 +18,7 @@ from bucket_store.log.sources_archive import SourcesReader, left_files, remove_l
 from bucket_store.log.sources_file import remove_unnamed, write_sources
 from bucket_store.places.local import local_place
 from deduper.config.files import FilesSource
-from deduper.sources.files.batch import FileBatch, FileBatches
+from deduper.sources.files.batch import FileBatches, SourceFileBatch
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
@@ -71,7 +71,7 @@ class Windows:
             names += [Path(partition.name).name for partition in batch.partitions]
         return names
 
-    def commit(self, batch: FileBatch) -> None:
+    def commit(self, batch: SourceFileBatch) -> None:
         before = self.log.state
         window = before.next_window
         partitions = [partition.judged(0) for partition in batch.partitions]

@@ -16,11 +16,11 @@ from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import GONE
 from deduper.core.verdict import Admission
 from deduper.errors import SourceAwayError
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import SourceFile
 from deduper.tasks.readers.declared import Noted
-from deduper.tasks.readers.plain_file import Fault
+from deduper.tasks.readers.file_parts import FileReason
 from deduper.tasks.readers.reading_tasks import PartRead
 from tests.deduper.sources.test_judged_sources import Windows
 from tests.deduper.unread import UNREAD
@@ -248,7 +248,7 @@ def test_a_mount_below_a_pattern(tmp_path: Path, below: bool) -> None:
         windows.batches.list_new()
 
 
-def listed(windows: Windows, *names: str) -> FileBatch:
+def listed(windows: Windows, *names: str) -> SourceFileBatch:
     """A window of files that are there."""
     for name in names:
         windows.put(name)
@@ -262,7 +262,7 @@ def listed(windows: Windows, *names: str) -> FileBatch:
 
 def fault(admission: Admission) -> PartRead:
     """What a task has found of a file."""
-    return PartRead(noted=Noted(1), fault=Fault(admission, "for a test"))
+    return PartRead(noted=Noted(1), fault=FileReason(admission, "for a test"))
 
 
 @pytest.mark.parametrize("admission", [Admission.FILE_MISSING, Admission.FILE_UNREADABLE, Admission.FILE_HEADER])

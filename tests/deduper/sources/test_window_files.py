@@ -17,13 +17,13 @@ from pyarrow import parquet
 
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
 from deduper.tasks.read import ReadTask
+from deduper.tasks.readers.file_parts import FilePart, WindowFile
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FilePart, WindowFile
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, read_file
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
@@ -52,23 +52,23 @@ def reading_of(job: Job) -> FileReading:
     return file_reading(job.config, source, SALT)
 
 
-def faults(batch: FileBatch) -> dict[int, str]:
+def faults(batch: SourceFileBatch) -> dict[int, str]:
     """The files that are errors before anything of them is read, by ordinal, and why."""
     return {part.ordinal: part.fault.text for part in batch.records().parts if part.fault is not None}
 
 
-def sound(batch: FileBatch) -> list[int]:
+def sound(batch: SourceFileBatch) -> list[int]:
     """The ordinals of the files that tasks read."""
     return [part.ordinal for part in batch.records().parts if part.fault is None]
 
 
-def batch_of(job: Job, names: str = "*") -> FileBatch:
+def batch_of(job: Job, names: str = "*") -> SourceFileBatch:
     """The files of the job, as a window lists them."""
     source = job.config.source
     assert isinstance(source, FilesSource)
     files = [file for file in sorted(source.folder.glob(names)) if file.is_file()]
     listed = [ListedFile(str(file), file.stat().st_mtime_ns // 10**6) for file in files]
-    return FileBatch(source, tuple(stat_files(listed)), reading_of(job))
+    return SourceFileBatch(source, tuple(stat_files(listed)), reading_of(job))
 
 
 def table(rows: int) -> pa.Table:
@@ -152,7 +152,7 @@ def test_a_size_below_nothing(job: Job) -> None:
     """Files are dealt to tasks by their sizes, which a damaged footer need not have."""
     flipped(job.add_table(table(300)), lambda footer: footer.row_group(0).total_byte_size < 0)
     (part,) = batch_of(job).records().parts
-    assert part.plain_bytes == 0
+    assert part.decoded_bytes == 0
 
 
 def test_a_creator_that_is_no_text(job: Job) -> None:
@@ -277,7 +277,7 @@ def test_nothing_is_wrong_with_a_sound_file(tmp_path: Path, source: dict[str, An
     reading = reading_of(job)
     path = tmp_path / "sound"
     path.write_bytes(reading.sound_file())
-    part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_found())
+    part = reading.part(0, FilePart(str(path), 0, 0, 0, 0, {}, None).as_now())
     assert part is not None
     assert [batch.num_rows for batch in reading.records(part)] == [1]
 

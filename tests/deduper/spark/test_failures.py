@@ -11,7 +11,7 @@ from pyspark.errors import PythonException
 
 from deduper.cli import command
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of, telling_where
-from deduper.spark.failures import cannot_write, innermost_cause, plain_cause, raised_in_worker
+from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker, readable_cause
 
 _JOB = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 4.0 failed 1 times, most recent \
@@ -85,7 +85,7 @@ def test_a_failed_job_is_told_in_one_line_without_java(verbose: bool, capsys: py
 )
 def test_a_cause_is_a_sentence_without_codes_and_classes_of_java(text: str, cause: str) -> None:
     """What Spark says of a mistake in its settings, and of a failure."""
-    assert plain_cause(PythonException(text)) == cause
+    assert readable_cause(PythonException(text)) == cause
 
 
 def test_a_full_disk_met_by_a_worker_keeps_its_place() -> None:

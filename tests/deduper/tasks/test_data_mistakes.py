@@ -22,14 +22,14 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.clock import PartitionClock
-from deduper.core.verdict import REASONS, Admission, Verdict
+from deduper.core.verdict import REASONS, Admission, TupleVerdict
 from deduper.sources.error_details import error_details
 from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import layout
 from deduper.tasks.errors.causes import ErrorCounts
 from deduper.tasks.errors.detail import Examination
-from deduper.tasks.readers.plain_file import FileFault
+from deduper.tasks.readers.file_parts import FileFault
 from deduper.window.policy import clock_rules, fixed_settings
 from tests.deduper.digest_cases import SALT
 
@@ -103,7 +103,7 @@ def outcome_of(directory: Path, file: File) -> Outcome:
             )
             codes = clock.run(order, np.nan_to_num(expiry_key).astype(np.int64), admission)[0]
             records.update("ok" if code == Admission.ADMITTED else REASONS[code] for code in codes.tolist())
-            wrong = np.array([Admission(code).verdict is Verdict.ERROR for code in codes.tolist()])
+            wrong = np.array([Admission(code).verdict is TupleVerdict.ERROR for code in codes.tolist()])
             rows = batch.filter(pa.array(wrong))
             found = examination.details(rows, codes[wrong].astype(np.int8), [str(path)] * rows.num_rows).to_pylist()
             counts.add(codes[wrong].tolist(), found, rows.column(layout.RAW), [str(path)] * rows.num_rows)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from deduper.config.model import Config
-from deduper.core.verdict import Admission, Verdict
+from deduper.core.verdict import Admission, TupleVerdict
 from deduper.sources.error_details import error_details
 from deduper.tasks.errors.detail import ErrorDetails, Examination
 from deduper.tasks.layout import parsed
@@ -105,7 +105,7 @@ def test_every_reason_of_an_error_is_covered(tmp_path: Path) -> None:
     """A reason that is added gets a detail."""
     given = details(tmp_path, FILES)
     for admission in Admission:
-        if admission.verdict is Verdict.ERROR:
+        if admission.verdict is TupleVerdict.ERROR:
             assert detail(given, admission, "x", nulls=(0, 1, 2)), admission
 
 

@@ -40,7 +40,7 @@ from deduper.tasks import exchange, table_room
 from deduper.tasks.executors import steps
 from deduper.tasks.executors.exchange_blobs import packed, unpacked
 from deduper.tasks.executors.host_folder import HostFolder
-from deduper.tasks.executors.steps import Expected, Left
+from deduper.tasks.executors.steps import Expected, ReadPartition
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.origins import WindowSources
@@ -50,7 +50,7 @@ from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.row_files import RowFormats
 from deduper.tasks.table_room import TableRoom
-from deduper.tasks.write import WriteReceipt, WriteTask, write
+from deduper.tasks.write import WriterReceipt, WriteTask, write
 from tests.tiers import is_night
 
 STORE = "ab" * 16
@@ -156,7 +156,7 @@ class Service:
         self.window += 1
         return found
 
-    def rows(self, receipts: Iterable[WriteReceipt]) -> list[Any]:
+    def rows(self, receipts: Iterable[WriterReceipt]) -> list[Any]:
         """What was staged, by port, in the order of the source."""
         rows = [
             row
@@ -202,18 +202,18 @@ def by_files(service: Service, window: Window) -> tuple[Any, Any]:
     return service.took(judged), written
 
 
-def dealt(pairs: Iterable[tuple[int, _V]], count: int, draw: random.Random) -> list[Any]:
+def by_number(pairs: Iterable[tuple[int, _V]], count: int, draw: random.Random) -> list[Any]:
     """What a shuffle brings to each of its partitions, in any order, pickled on the way."""
     arrived: list[list[tuple[int, _V]]] = [[] for _ in range(count)]
     for pair in pairs:
         arrived[pair[0]].append(pickle.loads(pickle.dumps(pair)))
     for of_partition in arrived:
         draw.shuffle(of_partition)
-    return [next(steps.gathered(of_partition)) for of_partition in arrived]
+    return [next(steps.as_list(of_partition)) for of_partition in arrived]
 
 
 def by_blobs(
-    service: Service, window: Window, lose: Callable[[list[Left]], None] = lambda lefts: None
+    service: Service, window: Window, lose: Callable[[list[ReadPartition]], None] = lambda lefts: None
 ) -> tuple[Any, Any]:
     """The window by the partitions of a cluster; `lose` may act on what was read, before it is written."""
     draw = random.Random(window.seed)
@@ -234,7 +234,7 @@ def by_blobs(
     room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
     judged = [
         steps.judge_arrived(judging, room, (arrived, view))
-        for view, arrived in zip(service.views(window), dealt(keys, window.shards, draw), strict=True)
+        for view, arrived in zip(service.views(window), by_number(keys, window.shards, draw), strict=True)
     ]
     partitions = [partition for partition, of in enumerate(expected) for _ in of]
     back = [pair for one in judged for pair in steps.deal_verdicts(partitions, one)]
@@ -242,8 +242,8 @@ def by_blobs(
     writing = service.write_task(window, receipts)
     writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
     lose(lefts)
-    written: list[WriteReceipt] = []
-    for partition, arrived in enumerate(dealt(back, len(lefts), draw)):
+    written: list[WriterReceipt] = []
+    for partition, arrived in enumerate(by_number(back, len(lefts), draw)):
         pair = iter([(arrived, lefts[partition])])
         written += steps.write_arrived(writing, expected, partition, pair)
     return service.took([one.receipt for one in judged]), service.rows(written)
@@ -314,7 +314,7 @@ SOME = Window([[(1, 5, False), (2, 6, False)], [(1, 7, False)]], 1, 2, True, 0)
 def test_rows_that_are_gone_from_a_living_host_end_the_attempt(tmp_path: Path) -> None:
     """Their writer says so; it stages nothing of that partition."""
 
-    def lose(lefts: list[Left]) -> None:
+    def lose(lefts: list[ReadPartition]) -> None:
         Path(exchange.rows_file(lefts[1].directory, lefts[1].receipts[0].name)).unlink()
 
     with pytest.raises(RowsGoneError, match="rows are gone from this host"):
@@ -325,7 +325,7 @@ def test_a_reading_that_gives_others_the_second_time_ends_the_attempt(tmp_path: 
     """A lost partition is read again, and the source has other records by then: no row gets another's verdict."""
     service = Service(tmp_path)
 
-    def lose(lefts: list[Left]) -> None:
+    def lose(lefts: list[ReadPartition]) -> None:
         again = tmp_path / "again"
         again.mkdir()
         receipt = spill(service.read_task(SOME, str(again)), 1, [(9, 7, False)])
@@ -339,7 +339,7 @@ def test_a_reading_that_is_repeated_elsewhere_is_as_good(tmp_path: Path) -> None
     """The files have other names, and lie on another host."""
     service = Service(tmp_path / "lost")
 
-    def lose(lefts: list[Left]) -> None:
+    def lose(lefts: list[ReadPartition]) -> None:
         again = tmp_path / "again"
         again.mkdir()
         receipt = spill(service.read_task(SOME, str(again)), 1, SOME.readers[1])

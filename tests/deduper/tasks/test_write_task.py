@@ -27,7 +27,7 @@ from deduper.errors import CannotWriteError
 from deduper.tasks import exchange
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.row_files import RowFormats, rows_in
-from deduper.tasks.write import WriteReceipt, WriteTask, grouped, write, writers_for
+from deduper.tasks.write import WriterReceipt, WriteTask, grouped, write, writers_for
 from deduper.text.written import json_blocks
 from tests.bucket_store.places.memory_names import MemoryNames
 from tests.deduper.small_service import Killed, armed
@@ -86,7 +86,7 @@ def task(tmp_path: Path) -> WriteTask:
     )
 
 
-def files(receipt: WriteReceipt) -> dict[str, Path]:
+def files(receipt: WriterReceipt) -> dict[str, Path]:
     """The files of a receipt by port."""
     return {file.port: file.place.local for file in receipt.files}
 
@@ -124,9 +124,9 @@ def test_a_port_without_rows_has_no_file(task: WriteTask) -> None:
 @pytest.mark.parametrize("moment", ["at the end of the other", "after it"])
 def test_a_twin_writes_into_files_of_its_own(task: WriteTask, moment: str) -> None:
     """What the first receipt names is as it was when it was given: it may be synced by now, or published."""
-    told: list[tuple[WriteReceipt, dict[Path, tuple[bytes, int, int]]]] = []
+    told: list[tuple[WriterReceipt, dict[Path, tuple[bytes, int, int]]]] = []
 
-    def state(receipt: WriteReceipt) -> dict[Path, tuple[bytes, int, int]]:
+    def state(receipt: WriterReceipt) -> dict[Path, tuple[bytes, int, int]]:
         paths = files(receipt).values()
         return {path: (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
 

@@ -22,7 +22,7 @@ from bucket_store.pieces.store import Located
 from bucket_store.places.place import Place
 from bucket_store.tables.manager import TableSettings
 from bucket_store.tables.view import ShardView
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.protocol import Records
 from deduper.tasks.judge import JudgeTask
@@ -30,11 +30,11 @@ from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import WriteReceipt, WriteTask
+from deduper.tasks.write import WriterReceipt, WriteTask
 from deduper.testing import Settings
 from deduper.window import policy
 from deduper.window.attempt import WindowJudge
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.runner import WindowInput, WindowRunner
 from tests.deduper.small_service import BEGIN_US, Trial
 from tests.deduper.unread import UNREAD
 
@@ -129,7 +129,7 @@ class ManyShards:
         folder = Path(self.config.store.path).parent / "in"
         source: Any = self.config.source
         files = tuple(stat_files([ListedFile(f"{folder / 'a'}", 7)]))
-        self._runner.run(Batch("query", self.log.state.next_window, FileBatch(source, files, UNREAD)))
+        self._runner.run(WindowInput("query", self.log.state.next_window, SourceFileBatch(source, files, UNREAD)))
 
     def wait_until_published(self) -> None:
         """Wait until the last window is public."""
@@ -168,7 +168,7 @@ class ManyShards:
         self.task, self.views = task, views
         return [self._receipt(made_up(task.window, view.shard)) for view in views]
 
-    def write(self, task: WriteTask) -> list[WriteReceipt]:
+    def write(self, task: WriteTask) -> list[WriterReceipt]:
         """There are no ports."""
         return []
 

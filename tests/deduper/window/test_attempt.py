@@ -17,14 +17,14 @@ from bucket_store.filesystem import LocalFileSystem
 from bucket_store.log.records import LogState
 from deduper.errors import CannotWriteError, IntegrityError, RowsGoneError
 from deduper.sinks.names import STAGING
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.tasks.write import WriteReceipt, WriteTask
+from deduper.tasks.write import WriterReceipt, WriteTask
 from deduper.testing import Row, Settings
 from deduper.window import exchange_folder
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
-from deduper.window.runner import Batch
+from deduper.window.runner import WindowInput
 from tests.deduper.small_service import Process, SmallJobs, TaskKilled, Trial, Trouble, World, armed, machine_of
 from tests.deduper.unread import UNREAD
 
@@ -181,18 +181,18 @@ def test_what_dead_tasks_have_left_is_in_no_port(world: World) -> None:
 def test_what_was_judged_in_the_end_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what was asked for: a source that has lost something meanwhile must go on from where the record says."""
     process = Process(world)
-    asked = FileBatch(
+    asked = SourceFileBatch(
         world.config.source, tuple(stat_files([ListedFile(f"{path}", 0) for path in world.put(ROWS)])), UNREAD
     )
     less = replace(asked)
     judge = process.judge.judge
 
-    def judged_less(batch: FileBatch, state: LogState, wall_us: int) -> Judgement:
+    def judged_less(batch: SourceFileBatch, state: LogState, wall_us: int) -> Judgement:
         return replace(judge(batch, state, wall_us), batch=less)
 
     monkeypatch.setattr(process.judge, "judge", judged_less)
     progress: list[BatchProgress] = []
-    judged = process.runner.run(Batch("query", 1, asked), progress.append)
+    judged = process.runner.run(WindowInput("query", 1, asked), progress.append)
     assert [each.rows for each in progress] == [3]
     assert judged is less
 
@@ -251,7 +251,7 @@ def test_a_window_whose_rows_are_gone_is_judged_again(
     left = losses
     write = SmallJobs.write
 
-    def writing(jobs: SmallJobs, task: WriteTask) -> list[WriteReceipt]:
+    def writing(jobs: SmallJobs, task: WriteTask) -> list[WriterReceipt]:
         nonlocal left
         if left:
             left -= 1

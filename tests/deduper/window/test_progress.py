@@ -13,7 +13,7 @@ from deduper.cli.main import app
 from deduper.window.progress import (
     BatchProgress,
     ErrorGroup,
-    Left,
+    RemainingInput,
     RunSummary,
     json_line,
     phases_line,
@@ -38,7 +38,7 @@ PROGRESS = BatchProgress(
     errors=(ErrorGroup("null_key", "user: null", 7),),
     causes=("no record has `user`",),
 )
-SUMMARY = RunSummary(windows=1, unique=10, duplicate=5, expired=1, error=0, seconds=75.04, stopped_by="max_batches")
+SUMMARY = RunSummary(windows=1, unique=10, duplicate=5, expired=1, error=0, seconds=75.04, stopped_by="max_windows")
 
 
 def test_a_window_is_one_line() -> None:
@@ -70,22 +70,22 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         "causes": ["no record has `user`"],
         "left": None,
     }
-    left = replace(PROGRESS, left=Left(7, "file", 3.5)).to_json()["left"]
+    left = replace(PROGRESS, left=RemainingInput(7, "file", 3.5)).to_json()["left"]
     assert left == {"count": 7, "noun": "file", "seconds": 3.5}
 
 
 @pytest.mark.parametrize(
     ("left", "text"),
     [
-        (Left(0, "file", 0.0), "0 files left"),
-        (Left(1, "file", 0.2), "1 file left, 1 s"),
-        (Left(24, "file", 99.4), "24 files left, 99 s"),
-        (Left(12_345, "offset", 700.0), "12,345 offsets left, 12 min"),
-        (Left(5, "offset", 100_000.0), "5 offsets left, 27 h 47 min"),
-        (Left(5, "offset"), "5 offsets left"),
+        (RemainingInput(0, "file", 0.0), "0 files left"),
+        (RemainingInput(1, "file", 0.2), "1 file left, 1 s"),
+        (RemainingInput(24, "file", 99.4), "24 files left, 99 s"),
+        (RemainingInput(12_345, "offset", 700.0), "12,345 offsets left, 12 min"),
+        (RemainingInput(5, "offset", 100_000.0), "5 offsets left, 27 h 47 min"),
+        (RemainingInput(5, "offset"), "5 offsets left"),
     ],
 )
-def test_what_is_left_and_the_time_to_go(left: Left, text: str) -> None:
+def test_what_is_left_and_the_time_to_go(left: RemainingInput, text: str) -> None:
     """At the end of a window's line."""
     assert str(left) == text
     assert progress_line(replace(PROGRESS, left=left)).endswith(f"latest 2024-12-31T00:00:00Z, {text}")
@@ -94,7 +94,7 @@ def test_what_is_left_and_the_time_to_go(left: Left, text: str) -> None:
 def test_a_run_is_summed_up() -> None:
     """On one line, and as one object; many errors add a line."""
     assert summary_line(SUMMARY) == (
-        "1 window, 16 rows in 75.0 s: 10 unique, 5 duplicate, 1 expired, 0 error; batch limit reached"
+        "1 window, 16 rows in 75.0 s: 10 unique, 5 duplicate, 1 expired, 0 error; window limit reached"
     )
     assert SUMMARY.to_json() == {
         "event": "summary",
@@ -105,7 +105,7 @@ def test_a_run_is_summed_up() -> None:
         "expired": 1,
         "error": 0,
         "seconds": 75.04,
-        "stopped_by": "max_batches",
+        "stopped_by": "max_windows",
         "error_note": None,
     }
     noted = replace(SUMMARY, error_note="90% of 16 rows are errors")
@@ -123,13 +123,13 @@ def test_run_prints_every_window_and_the_summary(
 
     calls = []
 
-    def fake_run(config, *, once, max_batches, take_over, unpublished, on_progress):  # type: ignore[no-untyped-def]
-        calls.append((config.name, config.store.shards, once, max_batches, take_over))
+    def fake_run(config, *, once, max_windows, take_over, unpublished, on_progress):  # type: ignore[no-untyped-def]
+        calls.append((config.name, config.store.shards, once, max_windows, take_over))
         on_progress(PROGRESS)
         return SUMMARY
 
     monkeypatch.setattr(job, "run", fake_run)
-    arguments = ["run", str(write_config(tmp_path)), "--once", "--max-batches", "2", "--set", "store.shards=8"]
+    arguments = ["run", str(write_config(tmp_path)), "--once", "--max-windows", "2", "--set", "store.shards=8"]
     result = CliRunner().invoke(app, [*arguments, "--take-over", *(["--json"] if as_json else [])])
     assert (result.exit_code, calls) == (0, [("clicks", 8, True, 2, True)])
     if as_json:

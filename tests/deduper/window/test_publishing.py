@@ -38,7 +38,7 @@ from deduper.window import recovery
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
 from deduper.window.publishing import Publishing
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.runner import WindowInput, WindowRunner
 from tests.deduper.staged_file import described
 
 NOW_US = 1_700_000_000_000_000
@@ -123,7 +123,7 @@ class Job:
         )
         return Judgement(attempt, batch, {0: receipt}, staged, None, sum(counts))
 
-    def batch(self) -> Batch:
+    def batch(self) -> WindowInput:
         """The next offsets of a partition."""
         start = 2 * self.log.state.next_window
         source = SimpleNamespace(
@@ -131,7 +131,7 @@ class Job:
             is_known_by_digests=False,
             extra=lambda: {ENDS: ends_to_wire({TopicPartition("in", 0): End("topic", start + 2)})},
         )
-        return Batch("query", start, cast(Any, source))
+        return WindowInput("query", start, cast(Any, source))
 
     def run(self) -> None:
         """A window."""
@@ -463,7 +463,7 @@ def test_the_limit_of_windows_stops_after_the_publication(job: Job) -> None:
     stopped: list[bool] = []
     job.topics.gate.set()
     make(windows, job)
-    assert (stopped, stop.reason, reports.windows) == ([False], "max_batches", 1)
+    assert (stopped, stop.reason, reports.windows) == ([False], "max_windows", 1)
 
 
 def test_a_stop_while_a_window_waits_for_the_one_before(job: Job) -> None:

@@ -25,11 +25,11 @@ from bucket_store.places.local import LocalNames, local_place
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.window import policy, publishing, recovery
 from deduper.window.present_clock import present_wall_us
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.runner import WindowInput, WindowRunner
 from tests.bucket_store.log_samples import commit
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.unread import UNREAD
@@ -343,7 +343,7 @@ def test_a_batch_that_is_repeated_keeps_its_wall_clock(config: Config, tmp_path:
     def intent_of(files: tuple[ListedFile, ...], now: int) -> int:
         log = recovery.open_or_create(config, now)
         log.claim_epoch("test", now)
-        batch = Batch("query", 0, FileBatch(config.source, tuple(stat_files(files)), UNREAD))
+        batch = WindowInput("query", 0, SourceFileBatch(config.source, tuple(stat_files(files)), UNREAD))
         return runner(config, log, lambda: now)._intend(batch, log.state).wall_us
 
     assert intent_of(listed, 5_000) == 5_000
@@ -360,7 +360,7 @@ def test_a_batch_begun_by_a_clock_far_ahead_takes_the_present_one(config: Config
     def intent_of(now: int) -> int:
         log = recovery.open_or_create(config, now)
         log.claim_epoch("test", present_wall_us(log, now))
-        batch = Batch("query", 0, FileBatch(config.source, tuple(stat_files(listed)), UNREAD))
+        batch = WindowInput("query", 0, SourceFileBatch(config.source, tuple(stat_files(listed)), UNREAD))
         return runner(config, log, lambda: now)._intend(batch, log.state).wall_us
 
     far = 10 * TOLERANCE_US
@@ -386,7 +386,7 @@ def test_a_clock_that_comes_back_while_the_job_runs_is_told_to_the_log_before_th
     log = recovery.open_or_create(config, FAR_US)
     log.claim_epoch("test", FAR_US)
     at_work = runner(config, log, lambda: NOW_US)
-    batch = Batch("query", 0, FileBatch(config.source, (), UNREAD))
+    batch = WindowInput("query", 0, SourceFileBatch(config.source, (), UNREAD))
     for _ in range(2):
         assert at_work._intend(batch, log.state).wall_us == NOW_US
     state = log.state
@@ -425,7 +425,7 @@ def test_a_batch_under_other_settings_is_no_repetition(config: Config, tmp_path:
         log.claim_epoch("test", now)
         return (
             runner(config, log, lambda: now)
-            ._intend(Batch("q", 0, FileBatch(config.source, files, UNREAD)), log.state)
+            ._intend(WindowInput("q", 0, SourceFileBatch(config.source, files, UNREAD)), log.state)
             .wall_us
         )
 

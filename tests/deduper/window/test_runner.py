@@ -36,7 +36,7 @@ from deduper.errors import UsageError
 from deduper.sinks import names, staging
 from deduper.sinks.names import Attempt, TopicPlace
 from deduper.sources.files import folding
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
@@ -46,7 +46,7 @@ from deduper.window import left_sources, policy, publishing, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.runner import WindowInput, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.bucket_store.table_samples import entries_of, random_keys
 from tests.deduper.small_service import BEGIN_US, Trial
@@ -131,14 +131,14 @@ class Job:
         seconds, in_tasks = {"read": 1.0, "shards": 2.0}, {"keys": 3.0}
         return Judgement(attempt, batch, receipts, staged, None, rows, seconds, in_tasks)
 
-    def batch(self, *names: str) -> Batch:
+    def batch(self, *names: str) -> WindowInput:
         """Files that are listed, and are there."""
         paths = [self._directory / "in" / name for name in names or ("a",)]
         for path in paths:
             path.touch()
         files = tuple(stat_files([ListedFile(f"{path}", 7) for path in paths]))
         source: Any = self.config.source
-        return Batch("query", 40 + self.log.state.next_window, FileBatch(source, files, UNREAD))
+        return WindowInput("query", 40 + self.log.state.next_window, SourceFileBatch(source, files, UNREAD))
 
     def run(self, *said: Receipt, names: Sequence[str] = ()) -> Any:
         """A window; gives its progress."""
@@ -270,7 +270,7 @@ def test_a_category_list_goes_into_the_record(job: Job, monkeypatch: pytest.Monk
     judge = job.judge
     some: Any = Categories
     monkeypatch.setattr(job, "judge", lambda *given: replace(judge(*given), categories=some))
-    monkeypatch.setattr(FileBatch, "extra", lambda self: {"seen": 1})
+    monkeypatch.setattr(SourceFileBatch, "extra", lambda self: {"seen": 1})
     job.run()
     extra = job.record().extra
     assert extra == {policy.CATEGORIES: ["oslo"], "seen": 1, policy.STATISTICS: extra[policy.STATISTICS]}
@@ -660,7 +660,7 @@ def test_a_published_window_is_forgotten_by_the_next_record(job: Job) -> None:
 def test_sources_that_the_store_forgets_lose_their_files(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the records say so, and not those that are still named."""
     monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
-    monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+    monkeypatch.setattr(SourceFileBatch, "is_known_by_digests", property(lambda self: False))
     for _ in range(4):
         job.run()
     named, there = job.source_files()
@@ -676,7 +676,7 @@ def test_one_file_of_sources_goes_at_once_and_many_beside_the_windows(
     begun: list[Callable[[], None]] = []
     (tmp_path / "one").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+        patch.setattr(SourceFileBatch, "is_known_by_digests", property(lambda self: False))
         job = Job(tmp_path / "one", in_background=begun.append)
         job.run()
         job.run()
@@ -698,7 +698,7 @@ def test_one_file_of_sources_goes_at_once_and_many_beside_the_windows(
 def test_files_that_a_fold_reads_stay_until_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later records may forget their windows while it is under way: their last keys are dead, and the bytes gone."""
     monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
-    monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+    monkeypatch.setattr(SourceFileBatch, "is_known_by_digests", property(lambda self: False))
     begun: list[Callable[[], None]] = []
 
     def do_all() -> None:
@@ -806,7 +806,7 @@ def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monk
 def test_what_the_last_record_forgets_is_gone(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that bytes are deleted, and they were the last that needed the windows' sources."""
     monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
-    monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+    monkeypatch.setattr(SourceFileBatch, "is_known_by_digests", property(lambda self: False))
     job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(0), max_admitted=5), receipt(1))
     job.run(receipt(0, max_admitted=60), receipt(1))
     job.log.forget_retired(job.log.state.next_number - 1)
@@ -820,7 +820,7 @@ def test_a_moved_source_is_folded_before_its_next_window(tmp_path: Path, monkeyp
     """Its files are known by their new paths from then on. Another source folds nothing then."""
     job = Job(tmp_path, fold_windows=100)
     with monkeypatch.context() as patch:
-        patch.setattr(FileBatch, "extra", lambda self: {FOLDER: "/elsewhere"})
+        patch.setattr(SourceFileBatch, "extra", lambda self: {FOLDER: "/elsewhere"})
         for name in ("a", "b"):
             job.run(names=(name,))
     job.runner.fold_moved()

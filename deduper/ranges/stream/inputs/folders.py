@@ -19,7 +19,7 @@ from deduper.ranges.stream.settings import PortFolder
 from deduper.sinks.names import PUBLISHED, FinalName
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.tasks.dedup_column import DEDUP
-from deduper.tasks.readers.plain_file import FileFault
+from deduper.tasks.readers.file_parts import FileFault
 from deduper.tasks.readers.raw_text import texts_of
 from deduper.tasks.readers.text import parsed_lines, require_lines
 from deduper.text.format import TextFormat
@@ -97,10 +97,10 @@ class FolderInput:
             UsageError: the folder is another job's, or its files are of another format.
             IntegrityError: the job was restored to before a window that was taken.
         """
-        self._next = self._found()
+        self._next = self._next_files()
         return self._next is not None
 
-    def _found(self) -> tuple[list[Any], list[Place]] | None:
+    def _next_files(self) -> tuple[list[Any], list[Place]] | None:
         mark = read_published(self._folder / PUBLISHED)
         if mark is None:
             if not self._warned:  # a wrong path looks like a job that has not begun
@@ -184,7 +184,7 @@ class FolderInput:
     def _parquet(self, file: Place) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
         with pq.ParquetFile(str(file.local) if file.is_local else pa.BufferReader(file.read())) as opened:
             wanted = [name for name in opened.schema_arrow.names if name != DEDUP]
-            yield _plain(opened.read(columns=wanted)), []
+            yield _spark_columns(opened.read(columns=wanted)), []
 
     def _lines(self, file: Place) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
         """The rows of a file of text, and its lines that are no record."""
@@ -209,15 +209,15 @@ class FolderInput:
         """See `Input`."""
 
 
-def _plain(table: pa.Table) -> pa.Table:
+def _spark_columns(table: pa.Table) -> pa.Table:
     """Columns as Spark has them: no dictionaries, no long offsets, times in µs."""
-    fields = [pa.field(field.name, _plain_type(field.type)) for field in table.schema]
+    fields = [pa.field(field.name, _spark_type(field.type)) for field in table.schema]
     return table.cast(pa.schema(fields))
 
 
-def _plain_type(found: pa.DataType) -> pa.DataType:
+def _spark_type(found: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(found):
-        return _plain_type(found.value_type)
+        return _spark_type(found.value_type)
     if pa.types.is_timestamp(found):
         return pa.timestamp("us", found.tz and "UTC")
     if pa.types.is_large_string(found):

@@ -22,7 +22,7 @@ from deduper.ranges.stream.rows import InputRows
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.fetching import RangePart, fetched
-from deduper.sources.kafka.plain_topics import record_format
+from deduper.sources.kafka.reading import record_format
 
 TOMBSTONE = "tombstone"
 

@@ -16,7 +16,7 @@ from bucket_store.log.history import History, Sample
 from deduper.admin.open_store import OpenStore
 from deduper.admin.report import charts
 from deduper.admin.report.charts import Axis, Series
-from deduper.admin.report.collect import Report, report_of
+from deduper.admin.report.collect import JobReport, report_of
 from deduper.admin.report.page import page
 from deduper.cli.views.report import render
 from deduper.config.sections import LeakMeterConfig
@@ -47,7 +47,7 @@ def opened(world: World, process: Process) -> OpenStore:
 
 
 @pytest.fixture
-def report(world: World) -> Report:
+def report(world: World) -> JobReport:
     """Of eight windows, and one with the canary as a key."""
     process = Process(world)
     run(process, [*texts(stream(3)), [[Row((CANARY,), 420), Row((CANARY,), 420)]]])
@@ -94,7 +94,7 @@ def checked(text: str) -> _Checker:
     return checker
 
 
-def test_the_course_adds_up_to_the_store(report: Report) -> None:
+def test_the_course_adds_up_to_the_store(report: JobReport) -> None:
     """Every port, window by window; files, keys and the leak meter too."""
     (course,) = report.courses
     assert course.level == "window"
@@ -107,7 +107,7 @@ def test_the_course_adds_up_to_the_store(report: Report) -> None:
     assert course.points[-1].leaks["lookup"][0] == report.leaks.missed["lookup"].records > 0
 
 
-def test_the_page_is_whole_by_itself(report: Report) -> None:
+def test_the_page_is_whole_by_itself(report: JobReport) -> None:
     """No script, no address, no request; every chart has a text, every element closes; it is small."""
     text = page(report)
     assert checked(text).tags["svg"] >= 7
@@ -118,7 +118,7 @@ def test_the_page_is_whole_by_itself(report: Report) -> None:
     assert f"{report.rows:,}" in text
 
 
-def test_no_secret_and_no_record_is_in_it(report: Report, world: World) -> None:
+def test_no_secret_and_no_record_is_in_it(report: JobReport, world: World) -> None:
     """Neither in the page nor in the summary nor in JSON."""
     shown = page(report) + json.dumps(report.to_json()) + "".join(map(str, render(report)))
     salt = Process(world).log.manifest.salt.hex()
@@ -126,7 +126,7 @@ def test_no_secret_and_no_record_is_in_it(report: Report, world: World) -> None:
         assert hidden not in shown
 
 
-def test_json_has_stable_keys(report: Report) -> None:
+def test_json_has_stable_keys(report: JobReport) -> None:
     """For programs."""
     answer = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert list(answer) == [
@@ -179,7 +179,7 @@ def test_json_has_stable_keys(report: Report) -> None:
     ]
 
 
-def test_names_are_escaped(report: Report) -> None:
+def test_names_are_escaped(report: JobReport) -> None:
     """Names of jobs and columns are texts, whatever they are."""
     text = page(replace(report, name="<b>&", key=("<script>alert(1)</script>",)))
     checked(text)

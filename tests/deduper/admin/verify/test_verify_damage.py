@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bucket_store.log.records import DeletionRecord, Snapshot
+from bucket_store.log.records import DeletionRecord, LogSnapshot
 from bucket_store.log.sources_file import GONE
 from deduper.admin.verify.findings import MOST_LISTED, Check
 from deduper.admin.verify.run import Verification, verify_store, verify_target
@@ -125,7 +125,7 @@ def a_commit_of_an_epoch_that_nobody_claimed(job: WholeJob) -> Where:
 
 @damage(Check.LOG_SNAPSHOTS, snapshot_every=4)
 def a_snapshot_that_lost_a_piece(job: WholeJob) -> Where:
-    def without_one(snapshot: Snapshot) -> Snapshot:
+    def without_one(snapshot: LogSnapshot) -> LogSnapshot:
         pieces = {shard: refs[1:] for shard, refs in snapshot.state.pieces.items()}
         return replace(snapshot, state=replace(snapshot.state, pieces=pieces))
 
@@ -177,12 +177,12 @@ def a_source_partition_with_one_more_row(job: WholeJob) -> Where:
 
 @damage(Check.LOG_TOTALS, Check.LOG_SNAPSHOTS, Check.LOG_COUNTS, snapshot_every=4)
 def totals_of_the_newest_snapshot_that_are_no_sums(job: WholeJob) -> Where:
-    def with_one_less(snapshot: Snapshot) -> Snapshot:
+    def with_one_less(snapshot: LogSnapshot) -> LogSnapshot:
         totals = dict(snapshot.state.totals)
         totals["unique"] -= 1
         return replace(snapshot, state=replace(snapshot.state, totals=totals))
 
-    numbers = [record.number for record in job.log.records() if isinstance(record.body, Snapshot)]
+    numbers = [record.number for record in job.log.records() if isinstance(record.body, LogSnapshot)]
     job.change(max(numbers), with_one_less)
     return job.log.root.local / "log"
 
@@ -763,7 +763,7 @@ def test_damage_in_thousands_is_counted_not_told(sound_jobs: Callable[..., Whole
     report = _verified(job)
     assert len(report.findings) == MOST_LISTED
     wrong = sum(port in ("unique", "expired") for port in job.answers.values())
-    assert report.untold == {Check.ROWS_PORT: wrong - MOST_LISTED}
+    assert report.unlisted == {Check.ROWS_PORT: wrong - MOST_LISTED}
     reported = next(check for check in report.to_json()["checks"] if check["check"] == "rows.port")
     assert reported["findings"] == wrong
 

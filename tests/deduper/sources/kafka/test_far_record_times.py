@@ -12,7 +12,7 @@ from deduper.config.model import Config
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.fetching import RangePart
-from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.reading import topic_reading
 from deduper.tasks import layout
 from tests.deduper.digest_cases import SALT
 from tests.deduper.kafka_configs import BASE

@@ -16,7 +16,7 @@ from deduper.arrow_columns import DeclaredColumn
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.sources.error_details import error_details
-from deduper.sources.kafka.plain_topics import record_format
+from deduper.sources.kafka.reading import record_format
 from deduper.tasks.errors.detail import Examination
 from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
@@ -48,7 +48,7 @@ def parsed(config: Config) -> Any:
     ends = np.cumsum([len(value) for value in _VALUES]).astype(np.int64)
     starts = ends - np.array([len(value) for value in _VALUES])
     data = np.frombuffer(b"".join(_VALUES), np.uint8)
-    return avro.parse(data, starts, ends, [0]), avro.found_ids(data, starts, ends)
+    return avro.parse(data, starts, ends, [0]), avro.ids_in(data, starts, ends)
 
 
 @pytest.mark.parametrize(

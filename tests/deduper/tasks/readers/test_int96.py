@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from deduper.tasks.readers import int96
-from deduper.tasks.readers.parquet_values import Fault
+from deduper.tasks.readers.parquet_values import ValueFault
 from tests import tiers
 
 _EPOCH, _DAY_US = 2_440_588, 86_400_000_000
@@ -38,7 +38,7 @@ def test_every_day_and_nanosecond() -> None:
     for (day, ns), us, fault in zip(times, found.view(pa.int64()).to_pylist(), faults.tolist(), strict=True):
         exact = (day - _EPOCH) * _DAY_US + (abs(ns) // 1_000) * (-1 if ns < 0 else 1)
         fits = -(2**63) <= exact < 2**63
-        assert (us, fault) == ((exact, Fault.NONE) if fits else (None, Fault.FAR)), (day, ns)
+        assert (us, fault) == ((exact, ValueFault.NONE) if fits else (None, ValueFault.FAR)), (day, ns)
 
 
 def footer_of(path: Path) -> bytes:

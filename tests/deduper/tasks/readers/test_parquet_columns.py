@@ -12,9 +12,9 @@ from pyarrow import parquet
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import ColumnType
+from deduper.tasks.readers.file_parts import UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
-from deduper.tasks.readers.parquet_values import Fault
-from deduper.tasks.readers.plain_file import UnreadableFile
+from deduper.tasks.readers.parquet_values import ValueFault
 
 _UTC = pa.timestamp("us", "UTC")
 _VERSION = "org.apache.spark.version"
@@ -97,7 +97,7 @@ def test_lists_are_ones_in_any_layout(file: Path, kind: Any, compliant: bool) ->
     """With long offsets, of one length, and with other names of layers; a value at fault takes its list along."""
     table = pa.table({"l": pa.array([[1, 2], None, [3, 2**40]], kind(pa.int64()))})
     found = read(file, table, "l", pa.list_(pa.int32()), use_compliant_nested_type=compliant)
-    assert found == ([[1, 2], None, None], [Fault.NONE, Fault.NONE, Fault.MISFIT])
+    assert found == ([[1, 2], None, None], [ValueFault.NONE, ValueFault.NONE, ValueFault.MISFIT])
 
 
 def test_maps_are_read_entry_by_entry(file: Path) -> None:
@@ -106,14 +106,14 @@ def test_maps_are_read_entry_by_entry(file: Path) -> None:
     table = pa.table({"m": pa.array(entries, pa.map_(pa.binary(), pa.int64()))})
     values, faults = read(file, table, "m", pa.map_(pa.string(), pa.int32()))
     assert values == [[("a", 1)], [], None, None, None, [("c", None)]]
-    assert faults == [0, 0, 0, Fault.NOT_UTF8, Fault.MISFIT, 0]
+    assert faults == [0, 0, 0, ValueFault.NOT_UTF8, ValueFault.MISFIT, 0]
 
 
 def test_texts_in_layers_are_utf8(file: Path) -> None:
     """Also where the types are just as declared."""
     text = pa.array([b"ok", b"\xff"]).view(pa.string())
     table = pa.table({"s": pa.StructArray.from_arrays([pa.array([1, 2], pa.int32()), text], fields=list(_XY))})
-    assert read(file, table, "s", _XY) == ([{"x": 1, "y": "ok"}, None], [Fault.NONE, Fault.NOT_UTF8])
+    assert read(file, table, "s", _XY) == ([{"x": 1, "y": "ok"}, None], [ValueFault.NONE, ValueFault.NOT_UTF8])
 
 
 _OLD_DAY, _DAY = -354_280, date(1000, 1, 1)

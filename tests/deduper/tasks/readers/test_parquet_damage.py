@@ -19,8 +19,8 @@ from deduper.core.digests import key_type
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.declared import Declared
+from deduper.tasks.readers.file_parts import UnreadableFile
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import UnreadableFile
 from tests import tiers
 from tests.deduper.digest_cases import SALT
 

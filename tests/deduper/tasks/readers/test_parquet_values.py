@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deduper.tasks.readers.parquet_values import Fault, Unlike, cast_of, converted
+from deduper.tasks.readers.parquet_values import Unlike, ValueFault, cast_of, converted
 from tests import tiers
 
 _WHOLE = [getattr(pa, f"{sign}int{bits}")() for sign, bits in itertools.product(("", "u"), (8, 16, 32, 64))]
@@ -22,7 +22,7 @@ _FLOATS = [pa.float16(), pa.float32(), pa.float64()]
 _EXACT = Context(prec=80)
 _UTC, _NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _MS = (2**63 - 1) // 1_000
-_F, _M, _U = Fault.FAR, Fault.MISFIT, Fault.NOT_UTF8
+_F, _M, _U = ValueFault.FAR, ValueFault.MISFIT, ValueFault.NOT_UTF8
 
 
 def read(values: pa.Array, declared: pa.DataType) -> tuple[list[Any], list[int]]:
@@ -63,14 +63,14 @@ def test_a_number_is_itself_or_a_misfit(found: pa.DataType, declared: pa.DataTyp
     made, faults = read(pa.array(values, found), declared)
     for value, got, fault in zip(values, made, faults, strict=True):
         if value is None:
-            assert (got, fault) == (None, Fault.NONE)
+            assert (got, fault) == (None, ValueFault.NONE)
             continue
         assert (fault == _M) == (got is None)
         if pa.types.is_floating(found):
             fits = value != value or float(nearest(declared, value)) == float(value)
         else:
             fits = is_exact(D(value), declared)
-        assert fits == (fault == Fault.NONE), (value, got)
+        assert fits == (fault == ValueFault.NONE), (value, got)
         if fits and value == value:
             assert got == value or (pa.types.is_floating(declared) and D(str(nearest(declared, value))) == D(value))
 
@@ -189,4 +189,4 @@ def test_a_slice_has_its_own_faults() -> None:
     ):
         (value,), (fault,) = read(values.slice(1, 1), declared)
         assert value is not None
-        assert fault == Fault.NONE
+        assert fault == ValueFault.NONE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deduper.config.files import FilesSource
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.record_layout import record_layout
@@ -31,7 +31,7 @@ def read(job: Job, lines: Sequence[str], folder: str, warned: RoundedKeys) -> li
     source = job.config.source
     assert isinstance(source, FilesSource)
     files = tuple(stat_files([ListedFile(str(path), path.stat().st_mtime_ns // 10**6)]))
-    batch = FileBatch(source, files, file_reading(job.config, source, SALT), rounded=warned)
+    batch = SourceFileBatch(source, files, file_reading(job.config, source, SALT), rounded=warned)
     spool = job.directory / f"spool-{folder}"
     spool.mkdir()
     task = ReadTask(str(spool), 2, record_layout(job.config), None, in_order=False, keeps_latest=False)

@@ -27,7 +27,7 @@ from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
 from deduper.tasks.readers.declared import Declared, ExpiryKind
-from deduper.tasks.readers.plain_file import Fault, FileChanged, FileGone, FilePart, MisheadedFile, UnreadableFile
+from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart, FileReason, MisheadedFile, UnreadableFile
 from deduper.tasks.readers.reading_tasks import PartRead, read_file
 from deduper.tasks.readers.text import TextReading
 from tests.deduper.digest_cases import SALT
@@ -211,7 +211,7 @@ def test_a_compressed_file_is_read_to_its_end(
         for size in (1, 7, 1 << 20):
             monkeypatch.setattr(text, "_BLOCK_BYTES", size)
             assert read(reading, part).equals(whole)
-    assert part.plain_bytes > part.size_bytes
+    assert part.decoded_bytes > part.size_bytes
 
 
 @pytest.mark.slow
@@ -494,7 +494,7 @@ def test_lines_that_are_missing_are_noticed(
     part = part_of(reading, CONTENT)
     monkeypatch.setattr(text.block, "lines", but_one)
     read = read_file(reading, task, part)
-    assert read.fault == Fault(Admission.FILE_UNREADABLE, "7 records were read of 8 lines")
+    assert read.fault == FileReason(Admission.FILE_UNREADABLE, "7 records were read of 8 lines")
 
 
 def test_texts_of_many_errors(reading: TextReading) -> None:

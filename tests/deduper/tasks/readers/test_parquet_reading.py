@@ -15,8 +15,8 @@ from deduper.core.verdict import Admission
 from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.readers import parquet as parquet_records
+from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart
 from deduper.tasks.readers.parquet import ParquetReading
-from deduper.tasks.readers.plain_file import FileChanged, FileGone, FilePart
 from tests.deduper.digest_cases import SALT
 from tests.deduper.store_samples import CONFIG_TEXT
 from tests.deduper.tasks.readers.test_text import changed

@@ -8,9 +8,9 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.kafka.client import consumer_options
+from deduper.sources.declared_columns import declared
 from deduper.sources.kafka.avro_values import AvroFormat
 from deduper.sources.kafka.topic_reading import RecordFormat, TopicReading
-from deduper.sources.plain import declared
 from deduper.text.format import TextFormat
 
 

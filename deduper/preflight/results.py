@@ -44,11 +44,11 @@ class Failure:
         return error(check, self.place, what, remedy)
 
 
-Found = Iterator[Diagnostic | Failure]
+Results = Iterator[Diagnostic | Failure]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PreflightCheck:
     """A check: a function that yields what it finds, and yields or raises what ends the start.
 
     `name` is stable; `place` is that of an error that the function raises. `is_logged`: a start logs its warnings.
@@ -56,5 +56,5 @@ class Check:
 
     name: str
     place: str
-    find: Callable[[Start], Found]
+    find: Callable[[Start], Results]
     is_logged: bool = False

@@ -1,6 +1,6 @@
 """Files of events or of ranges as Arrow's batches, and their good rows with the words of their ids; without Spark.
 
-Only what Spark would read just so is plain; for everything else there is `OnlySpark`.
+They have what Spark would read; for everything else there is `OnlySpark`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Piece:
     rows: int = 0
 
 
-class Side(Protocol):
+class FileSide(Protocol):
     """The files of events or of ranges, all of the same columns."""
 
     @property
@@ -86,7 +86,7 @@ class ParquetSide:
         """Of all footers.
 
         Raises:
-            OnlySpark: a file is not plain.
+            OnlySpark: Spark has to read a file.
         """
         columns: tuple[DeclaredColumn, ...] | None = None
         groups: list[tuple[str, int, int]] = []
@@ -173,7 +173,7 @@ def text_format(files: InputFiles) -> TextFormat:
     return TextFormat(columns, FIXED_BY_STORE[TIME_ZONE], "," if files.format == "csv" else None)
 
 
-def side_of(files: InputFiles, cores: int) -> Side:
+def side_of(files: InputFiles, cores: int) -> FileSide:
     """The side of a job.
 
     Raises:
@@ -183,11 +183,11 @@ def side_of(files: InputFiles, cores: int) -> Side:
     if files.format != "parquet":
         return TextSide.of(files)
     if files.columns is not None:
-        raise OnlySpark(f"{files.path}: only Parquet files with types of their own are plain")
+        raise OnlySpark(f"{files.path}: only Parquet files with types of their own are read without Spark")
     return ParquetSide.of(listed(files.path), cores)
 
 
-def schema_of(side: Side) -> pa.Schema:
+def schema_of(side: FileSide) -> pa.Schema:
     """As it is read and written."""
     return pa.schema([(column.name, column.arrow) for column in side.columns])
 

@@ -16,9 +16,9 @@ import pytest
 
 from deduper.errors import DeduperError, UsageError
 from deduper.ranges.batch import job
-from deduper.ranges.batch.plain_files import run_plain
-from deduper.ranges.batch.plain_sides import OnlySpark
-from deduper.ranges.batch.report import Report
+from deduper.ranges.batch.arrow_files import run_on_arrow
+from deduper.ranges.batch.arrow_sides import OnlySpark
+from deduper.ranges.batch.report import RangeReport
 from deduper.ranges.batch.settings import RangeJob
 from tests.deduper.ranges.aggregate import oracle
 
@@ -86,12 +86,12 @@ def inputs(directory: Path, seed: int) -> tuple[list[oracle.Row], list[oracle.Ro
     return events, ranges
 
 
-def plain(directory: Path, config: str = CONFIG, **more: str) -> Report:
+def on_arrow(directory: Path, config: str = CONFIG, **more: str) -> RangeReport:
     file = directory / "job.yaml"
     file.write_text(config, encoding="utf-8")
     overrides = [f"{name}={value}" for name, value in more.items()]
     job = RangeJob.load(file, overrides=overrides, environment={})
-    return run_plain(job, plan_only=False, on_progress=lambda _: None)
+    return run_on_arrow(job, plan_only=False, on_progress=lambda _: None)
 
 
 @pytest.mark.parametrize("per", ["event", "range"])
@@ -101,7 +101,7 @@ def test_answers_are_those_of_the_oracle(tmp_path: Path, per: str, ends: str) ->
     seed = ["[]", "(]", "[)", "()"].index(ends)
     events, ranges = inputs(tmp_path, seed)
     wanted = ", ".join(f'a{place}: "{text}"' for place, text in enumerate(TEXTS))
-    found = plain(tmp_path, CONFIG.replace("found: count", wanted), per=per, ends=f'"{ends}"')
+    found = on_arrow(tmp_path, CONFIG.replace("found: count", wanted), per=per, ends=f'"{ends}"')
     table = pq.read_table(tmp_path / "out" / "found")
     asked, of = (events, oracle.of_events) if per == "event" else (ranges, oracle.of_ranges)
     assert (found.rows, found.indexed_rows) == (len(asked), len(ranges) + len(events) - len(asked))
@@ -125,7 +125,7 @@ def test_ids_of_several_columns_are_digested(tmp_path: Path) -> None:
     write(
         tmp_path / "ranges", pa.table({"shop": one["shop"], "id": one["id"], "start": one["at"], "end": one["at"]}), 1
     )
-    plain(tmp_path, CONFIG.replace("[id]", "[shop, id]"))
+    on_arrow(tmp_path, CONFIG.replace("[id]", "[shop, id]"))
     assert pq.read_table(tmp_path / "out" / "found")["found"].to_pylist() == [1, 0, 0]
 
 
@@ -162,9 +162,9 @@ def test_lines_of_text_give_the_answers_of_parquet(tmp_path: Path, per: str) -> 
     """JSON and CSV with a header, compressed or not, empty files among them."""
     inputs(tmp_path, 4)
     wanted = ", ".join(f'a{place}: "{text}"' for place, text in enumerate(TEXTS))
-    of_parquet = plain(tmp_path, CONFIG.replace("found: count", wanted), per=per)
+    of_parquet = on_arrow(tmp_path, CONFIG.replace("found: count", wanted), per=per)
     as_text(tmp_path)
-    of_text = plain(
+    of_text = on_arrow(
         tmp_path, OF_TEXT.replace("found: count", wanted), per=per, output="{path: out/text, format: parquet}"
     )
     assert (of_text.rows, of_text.indexed_rows) == (of_parquet.rows, of_parquet.indexed_rows)
@@ -188,7 +188,7 @@ def test_a_bad_line_is_left_to_spark(tmp_path: Path, line: bytes, why: str) -> N
     with (tmp_path / "ranges" / "0.csv").open("ab") as file:
         file.write(line)
     with pytest.raises(OnlySpark, match=why):
-        plain(tmp_path, OF_TEXT)
+        on_arrow(tmp_path, OF_TEXT)
 
 
 def test_files_of_text_without_rows_are_left_to_spark(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_files_of_text_without_rows_are_left_to_spark(tmp_path: Path) -> None:
             file.unlink()
         (tmp_path / side / "a").touch()
         with pytest.raises(OnlySpark, match="no events"):
-            plain(tmp_path, OF_TEXT)
+            on_arrow(tmp_path, OF_TEXT)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
@@ -248,12 +248,12 @@ def _cut(directory: Path) -> None:
         (_cut, "it does not end in PAR1"),
     ],
 )
-def test_what_is_not_plain_is_left_to_spark(tmp_path: Path, change: Any, why: str) -> None:
+def test_what_needs_spark_is_left_to_it(tmp_path: Path, change: Any, why: str) -> None:
     """With the reason, and with nothing left beside the output's place."""
     inputs(tmp_path, 1)
     change(tmp_path)
     with pytest.raises(OnlySpark, match=why):
-        plain(tmp_path)
+        on_arrow(tmp_path)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
@@ -275,7 +275,7 @@ def test_settings_that_only_spark_can_follow(tmp_path: Path, old: str, new: str,
     inputs(tmp_path, 1)
     assert old in CONFIG
     with pytest.raises(OnlySpark, match=why):
-        plain(tmp_path, CONFIG.replace(old, new))
+        on_arrow(tmp_path, CONFIG.replace(old, new))
 
 
 def test_a_range_longer_than_allowed_is_bad(tmp_path: Path) -> None:
@@ -283,18 +283,18 @@ def test_a_range_longer_than_allowed_is_bad(tmp_path: Path) -> None:
     inputs(tmp_path, 1)
     _changed("start", pa.array([at(0)], TIME))(tmp_path)
     _changed("end", pa.array([at(60)], TIME))(tmp_path)
-    assert plain(tmp_path, longest="1h").rows == 60
+    assert on_arrow(tmp_path, longest="1h").rows == 60
     with pytest.raises(OnlySpark, match="a bad range"):
-        plain(tmp_path, longest="3599s", output="{path: out/again, format: parquet}")
+        on_arrow(tmp_path, longest="3599s", output="{path: out/again, format: parquet}")
     _changed("end", pa.array([None], TIME))(tmp_path)
     with pytest.raises(OnlySpark, match="a bad range"):
-        plain(tmp_path, longest="1h", output="{path: out/again, format: parquet}")
+        on_arrow(tmp_path, longest="1h", output="{path: out/again, format: parquet}")
 
 
 def test_without_bad_rows_the_errors_are_empty(tmp_path: Path) -> None:
     """A folder of its format is there all the same."""
     inputs(tmp_path, 1)
-    plain(tmp_path, CONFIG + "errors: {path: out/errors, format: parquet}\n")
+    on_arrow(tmp_path, CONFIG + "errors: {path: out/errors, format: parquet}\n")
     errors = pq.read_table(tmp_path / "out" / "errors")
     assert (errors.num_rows, errors.schema.names) == (0, ["side", "reason", "record"])
 
@@ -304,7 +304,7 @@ def test_a_sum_beyond_its_type_leaves_nothing(tmp_path: Path) -> None:
     inputs(tmp_path, 1)
     _changed("value", pa.array([2**62]))(tmp_path)
     with pytest.raises(DeduperError, match=r"found: a sum is .*cast the column"):
-        plain(tmp_path, CONFIG.replace("count", "sum(value)"))
+        on_arrow(tmp_path, CONFIG.replace("count", "sum(value)"))
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -333,7 +333,7 @@ def test_what_files_do_not_have_is_told_before_spark(
     inputs(tmp_path, 1)
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines/0").write_text("id,start,end\n")
-    monkeypatch.setattr(job, "run_plain", lambda *_, **__: pytest.fail("it starts"))
+    monkeypatch.setattr(job, "run_on_arrow", lambda *_, **__: pytest.fail("it starts"))
     file = tmp_path / "job.yaml"
     file.write_text(CONFIG.replace(old, new), encoding="utf-8")
     with pytest.raises(UsageError, match=message):

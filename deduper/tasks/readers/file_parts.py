@@ -66,7 +66,7 @@ class MisheadedFile(FileFault):
     admission = Admission.FILE_HEADER
 
 
-class Fault(NamedTuple):
+class FileReason(NamedTuple):
     """Why a file leaves as one error tuple. `text` is without its path."""
 
     admission: Admission
@@ -77,7 +77,7 @@ class Fault(NamedTuple):
 class FilePart:
     """A file of a window, as it was listed; `ordinal` is its place there.
 
-    Its records take about `plain_bytes` decoded. `folders` are the values that the names of its folders give to
+    Its records take about `decoded_bytes` decoded. `folders` are the values that the names of its folders give to
     columns, by their numbers. `rows` are those that the file itself counts; None where it does not. A file with a
     `fault` is not read. `has_changed`: it is read as it is found, and its records are errors.
     """
@@ -86,10 +86,10 @@ class FilePart:
     ordinal: int
     modified_ms: int
     size_bytes: int
-    plain_bytes: int
+    decoded_bytes: int
     folders: Mapping[int, FolderValue]
     rows: int | None
-    fault: Fault | None = None
+    fault: FileReason | None = None
     has_changed: bool = False
 
     @classmethod
@@ -97,15 +97,15 @@ class FilePart:
         cls,
         file: WindowFile,
         ordinal: int,
-        plain_bytes: int,
+        decoded_bytes: int,
         folders: Mapping[int, FolderValue],
         rows: int | None = None,
     ) -> FilePart:
         """The part for a listed file."""
-        return cls(file.path, ordinal, file.modified_ms, file.size_bytes, plain_bytes, folders, rows)
+        return cls(file.path, ordinal, file.modified_ms, file.size_bytes, decoded_bytes, folders, rows)
 
     @classmethod
-    def with_fault(cls, file: WindowFile, ordinal: int, fault: Fault) -> FilePart:
+    def with_fault(cls, file: WindowFile, ordinal: int, fault: FileReason) -> FilePart:
         """The part for a file that is an error as a whole."""
         return cls(file.path, ordinal, file.modified_ms, file.size_bytes, 0, {}, None, fault)
 
@@ -114,7 +114,7 @@ class FilePart:
         """The file, for messages."""
         return self.path
 
-    def as_found(self) -> FilePart:
+    def as_now(self) -> FilePart:
         """The part with the time and the size that the file has now.
 
         Raises:
@@ -128,7 +128,7 @@ class FilePart:
         """Raises FileChanged or FileGone when it is not the file any more that was listed."""
         if self.has_changed:
             return
-        if self.as_found() != self:
+        if self.as_now() != self:
             raise FileChanged("changed since it was listed")
 
 

@@ -17,7 +17,7 @@ _DESCENDING = (Kind.MAX, Kind.LAST, Kind.TOP_K)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EventValues:
     """The values of each event in the order of the aggregate, without nulls, from `offsets[event]` on.
 
     `span` are the first and last points of their ranges, of `last` and `list`, whose order they decide.
@@ -57,7 +57,7 @@ def _merge(heads: Ints, ends: Ints, keys: Ints, most: int, distinct: bool, rows:
         offsets[event + 1] = count
 
 
-def merged(aggregate: Aggregate, lists: Sequence[Found]) -> pa.Array:
+def merged(aggregate: Aggregate, lists: Sequence[EventValues]) -> pa.Array:
     """The answers of `min`, `max`, `last`, `top_k`, `list` or `set` from all lists together."""
     values = pa.concat_arrays([one.values for one in lists])
     keys = [ranks(values)]

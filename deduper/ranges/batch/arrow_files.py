@@ -1,7 +1,7 @@
 """The command's work without Spark: files in, Parquet files out, read, answered and written by a thread a core.
 
-Only what Spark would answer just so is plain. A type that Spark converts, a bad row, or an index beyond a share of
-memory leaves the whole run to Spark, so that rules and messages of such cases have one home.
+The answers are those of Spark. A type that Spark converts, a bad row, or an index beyond a share of memory leaves the
+whole run to Spark, so that rules and messages of such cases have one home.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import IntegrityError, UsageError, telling_where
 from deduper.ranges.aggregate.aggregates import answer_type, parse_aggregate, require_types
+from deduper.ranges.batch.arrow_sides import FileSide, GoodRows, OnlySpark, Piece, schema_of, side_of
 from deduper.ranges.batch.outputs import written_whole
-from deduper.ranges.batch.plain_sides import GoodRows, OnlySpark, Piece, Side, schema_of, side_of
-from deduper.ranges.batch.report import Report, plan_text
+from deduper.ranges.batch.report import RangeReport, plan_text
 from deduper.ranges.batch.settings import OutputFiles, RangeJob
 from deduper.ranges.batch.work import Work
-from deduper.tasks.readers.plain_file import FileFault
+from deduper.tasks.readers.file_parts import FileFault
 
 _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
 _SHARE_OF_MEMORY = 4
@@ -33,7 +33,7 @@ _NO_ROWS = "there are no events, or no ranges"
 _ERRORS = pa.schema([(name, pa.string()) for name in ("side", "reason", "record")])
 
 
-class _PlainJob:
+class _ArrowJob:
     """The job, its sides and how they are asked."""
 
     def __init__(self, job: RangeJob, cores: int) -> None:
@@ -107,7 +107,7 @@ class _PlainJob:
                 writer.write_table(pa.Table.from_batches(held))
         return read, rows
 
-    def _good_rows(self, side: Side) -> GoodRows:
+    def _good_rows(self, side: FileSide) -> GoodRows:
         kinds = {column.name: column.kind for column in side.columns}
         is_event = (side is self.asked) == self.is_per_event
         points = (self.job.time,) if is_event else (self.job.start, self.job.end)
@@ -115,7 +115,7 @@ class _PlainJob:
         return GoodRows(on, tuple(kinds[name] for name in on), points, self.job.longest, self._salt)
 
 
-def _require_columns(job: RangeJob, events: Side, ranges: Side) -> None:
+def _require_columns(job: RangeJob, events: FileSide, ranges: FileSide) -> None:
     """Raises OnlySpark unless all columns are there, of the types that they need; Spark's way says why."""
     of_events, of_ranges = ({column.name: column for column in side.columns} for side in (events, ranges))
     if any(name not in of_events or name not in of_ranges for name in job.on):
@@ -149,7 +149,7 @@ class _Budget:
                 raise OnlySpark(f"an index of {self._taken >> 20} MiB or more is more than a quarter of free memory")
 
 
-def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
+def run_on_arrow(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> RangeReport:
     """See `job.run`.
 
     Raises:
@@ -157,16 +157,16 @@ def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], No
     """
     cores = len(os.sched_getaffinity(0))
     try:
-        plain = _PlainJob(job, cores)
+        arrow = _ArrowJob(job, cores)
         with _threads(cores) as pool:
-            tables = [table for table in pool.map(plain.indexed_rows, plain.indexed.pieces) if table is not None]
+            tables = [table for table in pool.map(arrow.indexed_rows, arrow.indexed.pieces) if table is not None]
         indexed_rows = sum(table.num_rows for table in tables)
         if not indexed_rows:
             raise OnlySpark(_NO_ROWS)
         on_progress(f"plan: {plan_text(job.per, indexed_rows, None, 0)}")
         if plan_only:
-            return Report(job.per, indexed_rows, None, 0, None, {})
-        index = plain.work.index(tables)
+            return RangeReport(job.per, indexed_rows, None, 0, None, {})
+        index = arrow.work.index(tables)
         del tables
         on_progress("rows are answered and written")
         outputs = [job.output] if job.errors is None else [job.errors, job.output]
@@ -176,15 +176,15 @@ def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], No
             if job.errors is not None:
                 _write_no_errors(job.errors, folders[0])
             with _threads(cores) as pool:  # ends before the folders are removed
-                counts = list(pool.map(partial(plain.answer, index, folders[-1]), enumerate(plain.asked.pieces)))
+                counts = list(pool.map(partial(arrow.answer, index, folders[-1]), enumerate(arrow.asked.pieces)))
             read, rows = (sum(column) for column in zip(*counts, strict=True))
             if not read:
                 raise OnlySpark(_NO_ROWS)
-            if rows != read or plain.asked.rows not in (None, read):
-                raise IntegrityError(f"{read} {job.per}s read of {plain.asked.rows or read}, {rows} rows written")
+            if rows != read or arrow.asked.rows not in (None, read):
+                raise IntegrityError(f"{read} {job.per}s read of {arrow.asked.rows or read}, {rows} rows written")
     except FileFault as exc:
         raise OnlySpark(str(exc)) from exc
-    return Report(job.per, indexed_rows, None, 0, rows, {})
+    return RangeReport(job.per, indexed_rows, None, 0, rows, {})
 
 
 def _threads(cores: int) -> ThreadPoolExecutor:
