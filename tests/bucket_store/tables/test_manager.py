@@ -716,15 +716,15 @@ def test_a_killed_holder_leaves_its_lock(tmp_path: Path) -> None:
 _DIE = """
 import os, pickle, signal, sys
 from bucket_store.tables.manager import ShardTables
-from bucket_store.tables.table_file import TableFile
+from bucket_store.tables.table_file import MappedTable
 settings, pieces, view, _ = pickle.load(open(sys.argv[1], "rb"))
-apply, calls = TableFile.apply, []
+apply, calls = MappedTable.apply, []
 def dies(*args):
     if calls:
         os.kill(os.getpid(), signal.SIGKILL)
     calls.append(apply(*args))
     return calls[0]
-TableFile.apply = dies
+MappedTable.apply = dies
 ShardTables.open(settings, pieces, view)
 """
 

@@ -175,7 +175,11 @@ MISTAKES: dict[str, tuple[File, Outcome]] = {
     ),
     "UTF-16 without a mark": (
         File((GOOD * 3).decode().encode("utf-16-le")),
-        Outcome({"malformed": 4}, ("the line is no object",), ("the data is UTF-16: write UTF-8",)),
+        Outcome(
+            {"malformed": 4},
+            ("no name and colon begin a member", "the line is no object"),
+            ("the data is UTF-16: write UTF-8",),
+        ),
     ),
     "Latin-1": (
         File(line(user='"Jos\u00e9"').decode().encode("latin-1")),
