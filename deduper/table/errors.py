@@ -57,7 +57,7 @@ class StagedFileGoneError(TableError):
 
 
 class IndexDamagedError(TableError):
-    """A piece of the index is damaged or gone. The operator: delete the index; the next load builds it anew."""
+    """A piece of the index is damaged or gone. The operator: delete the index; the next load builds it again."""
 
     exit_code = ExitCode.INTEGRITY
 

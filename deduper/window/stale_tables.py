@@ -48,7 +48,7 @@ class StaleTables:
     @property
     def store_id(self) -> str:
         """The store that they are of."""
-        return self.folder.partition("-")[0]
+        return _store_id(self.folder)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -114,6 +114,11 @@ def _folders(config: Config) -> Iterator[tuple[Path, Path, str]]:
         yield memory, disk, folder
 
 
+def _store_id(folder: str) -> str:
+    """The store of a folder of tables, by the folder's name."""
+    return folder.partition("-")[0]
+
+
 def _is_gone(tables: Path) -> bool:
     """Whether the store of these tables is removed, or another one is in its place.
 
@@ -123,7 +128,7 @@ def _is_gone(tables: Path) -> bool:
         store = Path(os.fsdecode((tables / _NOTE).read_bytes()))
         if not store.exists():
             return store.parent.is_dir()
-        return read_manifest(local_place(store)).store_id != tables.name.partition("-")[0]
+        return read_manifest(local_place(store)).store_id != _store_id(tables.name)
     except (OSError, StoreError):
         return False
 

@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-PORTS = ("unique", "duplicate", "expired", "error")
+from deduper.config.sections import PORTS
+
 _FIRST_S = 1_700_000_000
 _WINDOW_S = 900
 _SPREAD = np.int64(-7046029254386353131)

@@ -137,7 +137,7 @@ def give_up(load: str) -> str:
 def _make(folders: Iterable[Path]) -> None:
     """Makes folders that are not there, and syncs those above all: a process may have died before it did.
 
-    As `make_directories`, which syncs the folder above anew for each of them.
+    As `make_directories`, which syncs the folder above once more for each of them.
     """
     above = set()
     for folder in folders:

@@ -237,7 +237,7 @@ class ServedIndex(PersistentIndex[ServedState]):
         self._address = address
         self._writer = secrets.token_hex(8)
         self._leaves = False
-        """Whether an index that is begun anew leaves the old one's entries, because another process may use them."""
+        """Whether an index that begins empty leaves the old one's entries, because another process may use them."""
         self._require_fit(folder)
         super().__init__(folder, columns, state_file)
 

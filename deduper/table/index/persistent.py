@@ -106,7 +106,7 @@ class PersistentIndex(ABC, Generic[_S]):
         self._state_file = state_file
         self._columns = columns
         self.began_anew: str | None = None
-        """Why the index was begun anew; None when it was there."""
+        """Why the index had to be built; None when it was there."""
         make_directories(LOCAL, folder / self.parts)
         self._state = self._opened()
         self._sweep()
@@ -158,7 +158,7 @@ class PersistentIndex(ABC, Generic[_S]):
 
     def _sweep(self) -> None:
         """Deletes own files that no state names: of a death, or merged."""
-        # A state that cannot be read begins anew when it is next opened, so its files are of no use.
+        # With a state that cannot be read the index begins empty at its next opening, so its files are of no use.
         other = self.form.sound(self._folder / (STATE if self._state_file == REBUILDING else REBUILDING))
         kept = {name for state in (self._state, other) if state is not None for name in self._named(state)}
         for name in listed(LOCAL, self._folder / self.parts):

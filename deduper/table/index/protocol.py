@@ -70,7 +70,7 @@ class KeyIndex(Protocol):
 
     @property
     def began_anew(self) -> str | None:
-        """Why the index was begun anew; None when it was there, or when nothing is kept."""
+        """Why the index had to be built; None when it was there, or when nothing is kept."""
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
         """Called before a batch is judged and after each commit, with all files of the table's present version.
@@ -217,10 +217,10 @@ class IndexStatus(AsJson):
 
 
 class TableIndex(Protocol):
-    """A kind of index with its settings, for the tables in the folders `root`. Made anew for each command."""
+    """A kind of index with its settings, for the tables in the folders `root`. Each command makes its own."""
 
     def open(self, root: Path, columns: KeyColumns) -> KeyIndex:
-        """Called under the table's lock. Gives the index, begun anew if there is none, or one of another key.
+        """Called under the table's lock. Gives the index: an empty one if there is none, or one of another key.
 
         Raises:
             IndexDamagedError: it cannot be used, and the message says what to do.

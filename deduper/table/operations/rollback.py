@@ -144,7 +144,7 @@ def _way(table: DeltaFiles, version: int) -> tuple[Snapshot, Reversal]:
 
 
 def _caught_up(table: DeltaFiles, loaded: LoadedLoad, after: Snapshot) -> tuple[int, str | None]:
-    """Step 7: (files read, why the index was begun anew)."""
+    """Step 7: (files read, why the index had to be built)."""
     assert after.schema is not None
     config = loaded.config
     with loaded.placing_errors():

@@ -211,7 +211,7 @@ class WriteSteps:
         for number in range(1, _TRIES + 1):
             before = self._table.snapshot()
             self._write.require_fit(before)
-            if number == 1:  # not before: an index of another key or type begins anew, and a refused batch leaves it
+            if number == 1:  # not before: an index of another key or type is emptied, and a refused batch leaves it
                 self._index = self._write.target.index.open(self._table.root, self._columns)
             read += self._index.catch_up(self._table.root, before.files)
             failpoints.hit("table.2.index")
