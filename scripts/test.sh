@@ -19,7 +19,7 @@ esac
 
 make_venv
 if [[ "$tier" != check ]]; then
-  # Packages of the system come while pip works.
+  # Packages of the system come while those of Python do.
   (setup_java && setup_prometheus && setup_redis && { [[ "$tier" == change ]] || setup_night; }) &
   system=$!
 fi
