@@ -363,11 +363,10 @@ class _OpenStore:
                     config.topic_ports,
                     _WAIT_US,
                     self._log,
-                    lambda: session,
                     OnUnknown.REFUSE,
                     threading.Event(),
-                    by_tasks=by_tasks,
-                    logged_in=logged_in,
+                    (lambda: session) if by_tasks else None,
+                    logged_in,
                 )
             )
             recover(config, self._owned, self._topics, handed, is_held=is_held)

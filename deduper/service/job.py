@@ -97,11 +97,10 @@ def run(
             config.topic_ports,
             config.source.deadline if isinstance(config.source, KafkaSource) else 0,  # there are none then
             owned.log,
-            engine.session,
             unpublished,
             stop.event,
-            by_tasks=engine.have_spare_cores,
-            logged_in=engine.logged_in,
+            engine.session if engine.have_spare_cores else None,
+            engine.logged_in,
         ) as topics,
     ):
         if opened is None:  # once more: a seed may have been begun since the checks

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.services, pytest.mark.night]
 
 Topics = Callable[..., str]
 KILLS = (
-    *("start.claimed=kill", "start.published=kill", "ranges.0.batch=kill@2", "ranges.1.read=kill@2"),
-    *("ranges.3.port=kill@3", "log.linked=kill@2", "ranges.4.committed=kill", "kafka.initialised=kill@3"),
+    *("start.claimed=kill", "start.published=kill", "window.0.batch=kill@2", "ranges.1.read=kill@2"),
+    *("ranges.3.port=kill@3", "log.linked=kill@2", "window.4.committed=kill", "kafka.initialised=kill@3"),
     *("kafka.begun=kill@2", "kafka.sent=kill@4", "kafka.offsets=kill@3", "kafka.committed=kill@2"),
     *("window.5.published=kill@2", "window.6.checked=kill"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from deduper.ranges.stream import ranges as of_ranges
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.own import own_answers
+from deduper.ranges.stream.pieces import EVENTS, RANGES
 from deduper.ranges.stream.ranges import ENTRY, HI, KEY_HI, KEY_LO, LO, SIGN, RangeLevel, answers, merged, withdraw
 from deduper.ranges.stream.rows import (
     Bools,
@@ -45,6 +47,11 @@ class StreamState:
     schema: pa.Schema | None
     ranges: tuple[RangeLevel, ...]
     events: tuple[EventLevel, ...]
+
+    @property
+    def levels(self) -> dict[str, Sequence[RangeLevel | EventLevel]]:
+        """All levels, by the kind of their pieces."""
+        return {RANGES: self.ranges, EVENTS: self.events}
 
     def gone_through(self, period_us: int) -> int:
         """Events up to this instant are expired, and ranges that end by it are closed."""

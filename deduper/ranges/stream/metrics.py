@@ -108,7 +108,7 @@ class StreamMetrics(Collector):
             yield waiting
         text = "Bytes that are free on the file system of the store, and of each port of files"
         free = GaugeMetricFamily(f"{_PREFIX}_disk_free_bytes", text, labels=("place",))
-        for place, room in disk_room(self._job.ports).items():
+        for place, room in disk_room(self._job).items():
             free.add_metric((place,), room.free)
         yield free
 
@@ -162,6 +162,6 @@ class StreamMetrics(Collector):
             else max(0.0, (self._wall_clock_us() - (state.last_wall_us or 0)) / 1e6),
             brokers_s=now - (self._started if looked is None else looked) if is_of_topics and begun is None else None,
             waiting=0 if runner is None else sum(one.waiting for one in runner.inputs.values()),
-            free_bytes={place: room.free for place, room in disk_room(self._job.ports).items()},
+            free_bytes={place: room.free for place, room in disk_room(self._job).items()},
         )
         return list(complaints(facts, self._limits))

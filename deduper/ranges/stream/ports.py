@@ -1,4 +1,4 @@
-"""The rows of a port as the bytes of a file in its format, or as the records for its topic. PURE."""
+"""The rows of a port as the records for its topic. PURE."""
 
 from __future__ import annotations
 
@@ -6,31 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.tasks.kafka_rows import HEADERS, KEY, TIMESTAMP, VALUE, with_headers
 from deduper.tasks.kafka_rows import SLOT as SLOT_COLUMN
-from deduper.text.written import json_blocks, json_lines
+from deduper.text.written import json_lines
 
 SLOT = 0
 """The one writer of a port that is a topic: a window is one transaction."""
 _NO_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def file_bytes(rows: pa.Table, sink_format: str) -> bytes:
-    """A whole file: Parquet, or a line of JSON for each row."""
-    return _parquet(rows) if sink_format == "parquet" else b"".join(block.tobytes() for block in json_blocks(rows))
-
-
-def _parquet(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, store_schema=False, write_page_checksum=True, use_dictionary=dictionary_columns(rows))
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def topic_rows(rows: pa.Table, on: Sequence[str], window: int) -> bytes:
+def topic_rows(rows: pa.Table, on: Sequence[str], window: int) -> pa.Table:
     """Records as `sinks.staged_records` has them: the id as the key, if there is one; the row as JSON; the window.
 
     The id is a text or a whole number as it is, and JSON otherwise. Rows of `late` and `errors` have none.
@@ -44,7 +30,7 @@ def topic_rows(rows: pa.Table, on: Sequence[str], window: int) -> bytes:
         TIMESTAMP: pa.nulls(rows.num_rows, pa.int64()),
         SLOT_COLUMN: pa.array(np.full(rows.num_rows, SLOT, np.int32)),
     }
-    return _parquet(pa.table(records))
+    return pa.table(records)
 
 
 def _keys(rows: pa.Table, on: Sequence[str]) -> pa.Array:

@@ -14,28 +14,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, starmap
 from threading import Event
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
-import xxhash
 
 from bucket_store import failpoints
-from bucket_store.errors import SettingsChangedError, StoreMissingError
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
-from bucket_store.places import steps
-from bucket_store.places.new_file import create_own
-from deduper.config.kafka.sections import KafkaSink
-from deduper.diagnostics import Severity
-from deduper.preflight import hadoop
+from bucket_store.places.new_file import FileWriter
+from bucket_store.places.place import Place
+from deduper.errors import IntegrityError, telling_where
+from deduper.preflight import folders, hadoop
+from deduper.preflight.checks import raise_failure
 from deduper.preflight.elsewhere import reachable
-from deduper.preflight.results import Failure
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.inputs.folders import Input
 from deduper.ranges.stream.inputs.open import open_inputs
@@ -50,23 +46,22 @@ from deduper.ranges.stream.pieces import (
     unnamed_pieces,
     write_piece,
 )
-from deduper.ranges.stream.ports import SLOT, file_bytes, topic_rows
+from deduper.ranges.stream.ports import SLOT, topic_rows
 from deduper.ranges.stream.ranges import RangeLevel
 from deduper.ranges.stream.rows import InputRows
 from deduper.ranges.stream.settings import StreamJob
 from deduper.sinks import staging
-from deduper.sinks.names import STAGING, Attempt, TopicPlace, final_name
+from deduper.sinks.names import Attempt
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
-from deduper.window.owner_alive import own_name, require_no_owner
-from deduper.window.present_clock import present_wall_us
+from deduper.tasks.row_files import RowFormats
+from deduper.tasks.write import StagedFile
+from deduper.window.policy import differing
 from deduper.window.publishing import TopicPorts, publish_window
-from deduper.window.recovery import publish_unmarked, reason_to_stop
+from deduper.window.recovery import opened_log, owned_log, publish_unmarked, reason_to_stop, require_unchanged
 
 logger = logging.getLogger(__name__)
 
-Level = RangeLevel | EventLevel
-_QUERY = "range-stream"
 _DELETE_EVERY = 100
 """Windows between two deletions of folded records."""
 
@@ -97,70 +92,36 @@ def owned_store(
         SettingsChangedError: a setting that is fixed for the store's life was changed.
         UsageError, IntegrityError: the ports are not this store's, or newer than it.
     """
-    root = job.ports.store.place
-    _require_reachable(job)
-    try:
-        log = CommitLog.open(root)
-    except StoreMissingError:
-        log = CommitLog.create(root, job.fixed, wall_us=wall_clock_us())
-    _require_fixed(job, log)
-    owner = own_name()
-    if not take_over:
-        require_no_owner(root)
-    epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
-    failpoints.hit("start.claimed")
+    _require_places(job)
+    log = opened_log(job.store.place, job.fixed, wall_clock_us())
+    require_unchanged(log, differing(job.fixed, log.manifest.settings), "begin with a new store and new ports")
     stop = stop or Event()
-    sinks, deadline = job.topic_ports, job.ports_deadline
     with (
-        HeartBeat(root, owner),
-        open_topics(sinks, deadline, log, no_session, unpublished, stop, by_tasks=False) as topics,
+        owned_log(log, take_over=take_over, wall_clock_us=wall_clock_us),
+        open_topics(job.topic_ports, job.ports_deadline, log, unpublished, stop) as topics,
     ):
-        owned = OwnedStream(log, topics, stop)
         try:
-            _recover(job, owned, epoch)
+            _recover(job, log, topics)
         except Exception as exc:
             raise reason_to_stop(log, exc) from exc
-        yield owned
+        yield OwnedStream(log, topics, stop)
 
 
-def no_session() -> NoReturn:
-    """Spark sends ports of at least once, of which a stream has none."""
-    raise AssertionError("a range stream has no Spark session")
+def _require_places(job: StreamJob) -> None:
+    """Check that places answer and can be written to, and that the store's refuses a taken name and a stale version."""
+    written = {"store": job.store.place, **{port: sink.place for port, sink in job.file_ports.items()}}
+    read = {side: one.place for side, one in job.folder_inputs.items() if not one.place.is_local}
+    urls = [place.url for place in (*written.values(), *read.values())]
+    found = chain(hadoop.here(urls), folders.writable(written), *starmap(reachable, read.items()))
+    raise_failure(found, are_logged=True)
 
 
-def _require_reachable(job: StreamJob) -> None:
-    """Check that places elsewhere answer, and that the store's storage refuses a taken name and a stale version."""
-    places = {"store": job.ports.store.place}
-    places |= {side: folder.place for side, folder in job.folder_inputs.items()}
-    places |= {port: sink.place for port, sink in job.file_ports.items()}
-    elsewhere = {name: place for name, place in places.items() if not place.is_local}
-    checks = [hadoop.here(place.url for place in elsewhere.values()), *starmap(reachable, elsewhere.items())]
-    for found in chain.from_iterable(checks):
-        if isinstance(found, Failure):
-            raise found.error
-        if found.severity is Severity.WARNING:
-            logger.warning("%s", found)
-
-
-def _require_fixed(job: StreamJob, log: CommitLog) -> None:
-    stored, given = log.manifest.settings, job.fixed
-    differing = [name for name in sorted({*stored, *given}) if stored.get(name) != given.get(name)]
-    if differing:
-        changes = "; ".join(
-            f"{name}: the store has {stored.get(name)!r}, not {given.get(name)!r}" for name in differing
-        )
-        raise SettingsChangedError(
-            f"{log.root}: settings that are fixed for the life of a store differ: {changes}; put them back, or begin "
-            "with a new store and new ports"
-        )
-
-
-def _recover(job: StreamJob, owned: OwnedStream, epoch: int) -> None:
+def _recover(job: StreamJob, log: CommitLog, topics: TopicPorts | None) -> None:
     """Publish committed windows without a mark, then discard what no record names."""
-    log = owned.log
-    publish_unmarked(job.ports, log, owned.topics)
+    epoch = log.state.epoch
+    publish_unmarked(job, log, topics)
     failpoints.hit("start.published")
-    staging.discard_abandoned(job.ports, epoch, names=log.root.names)
+    staging.discard_abandoned(job, epoch, names=log.root.names)
     for kind in (RANGES, EVENTS):
         (log.root / kind).make_directories()
         remove_pieces(log.root, kind, unnamed_pieces(log.root, kind, _named(log.state, kind), epoch))
@@ -204,6 +165,7 @@ class StreamRunner:
         self._topics = owned.topics
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
+        self._formats = RowFormats({port: sink.format for port, sink in job.file_ports.items()})
         self._judge = StreamJudge(job, log.manifest.salt)
         self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
         self.state = state_of(job, log)
@@ -225,25 +187,25 @@ class StreamRunner:
             return None
         self.log.check_owner()
         window = self.log.state.next_window
-        failpoints.hit("ranges.0.batch")
+        failpoints.hit("window.0.batch")
         began = time.perf_counter()
         rows = {side: one.take() for side, one in waiting.items()}
         failpoints.hit("ranges.1.read")
         judged = self._judge.judge(window, self.state, rows.get(EVENTS), rows.get(RANGES) or self._no_ranges())
-        failpoints.hit("ranges.2.judged")
-        state = self._durable(window, judged.state)
+        failpoints.hit("window.2.judged")
+        self._write_levels(window, judged.state)
         outputs = self._stage(window, judged)
-        failpoints.hit("ranges.3.staged")
-        self.state, before = state, self.state
+        failpoints.hit("window.3.durable")
+        self.state, before = judged.state, self.state
         self.log.place(self._record(window, judged.counts, outputs))
-        failpoints.hit("ranges.4.committed")
+        failpoints.hit("window.4.committed")
         for one in waiting.values():
             one.committed()
         self.is_publishing = True
-        publish_window(self._job.ports, self.log, window, outputs, self._topics)
+        publish_window(self._job, self.log, window, outputs, self._topics)
         self.is_publishing = False
-        failpoints.hit("ranges.6.marked")
-        staging.discard_window(self._job.ports, window, self._epoch, names=self.log.root.names)
+        failpoints.hit("window.6.marked")
+        staging.discard_window(self._job, window, self._epoch, names=self.log.root.names)
         self._remove_left(before)
         if window % _DELETE_EVERY == _DELETE_EVERY - 1:
             self.log.delete_folded()
@@ -263,11 +225,10 @@ class StreamRunner:
         declared = self.inputs[RANGES].declared
         return None if self.state.schema is not None or declared is None else InputRows(declared.empty_table())
 
-    def _durable(self, window: int, state: StreamState) -> StreamState:
+    def _write_levels(self, window: int, state: StreamState) -> None:
         """Step 3 for the levels that have no piece yet."""
         root = self.log.root
-        kinds: tuple[tuple[str, Sequence[Level]], ...] = ((RANGES, state.ranges), (EVENTS, state.events))
-        new = [(kind, level) for kind, levels in kinds for level in levels if level.piece is None]
+        new = [(kind, level) for kind, levels in state.levels.items() for level in levels if level.piece is None]
 
         def write(number: int) -> None:
             kind, level = new[number]
@@ -275,37 +236,40 @@ class StreamRunner:
             level.piece, level.rows = write_piece(root, kind, name, level.rows, level.last_us)
 
         staging.for_each(write, range(len(new)), staging.threads_for([root]))
-        return state
 
     def _stage(self, window: int, judged: JudgedWindow) -> tuple[OutputFile, ...]:
-        """Step 3 for the ports: one file each, durable in its staging folder; of topics, in the store's."""
-        homes = [self.log.root, *(sink.place for sink in self._job.file_ports.values())]
-        ports = list(judged.ports.items())
-        return tuple(staging.for_each(lambda one: self._staged(window, *one), ports, staging.threads_for(homes)))
+        """Step 3 for the ports: one file each, durable in its staging folder."""
+        attempt, log = Attempt(window, self._epoch, 0), self.log
+        homes = staging.make_staging(self._job, attempt, names=log.root.names)
+        files = staging.for_each(
+            lambda port: self._staged(homes[port], window, port, judged.ports[port]),
+            list(judged.ports),
+            staging.threads_for(homes.values()),
+        )
+        staged = {file.port: [file] for file in files}
+        return staging.make_durable(self._job, log.manifest.store_id, attempt, staged, names=log.root.names)
 
-    def _staged(self, window: int, port: str, rows: pa.Table) -> OutputFile:
-        attempt = Attempt(window, self._epoch, 0)
-        sink = self._job.port(port)
-        if isinstance(sink, KafkaSink):
-            home, data, kind = self.log.root, topic_rows(rows, self._job.on, window), "parquet"
-            final = str(TopicPlace(sink.topic, (SLOT,), self._job.name))
-        else:
-            home, data, kind = sink.place, file_bytes(rows, sink.format), sink.format
-            final = str(home / final_name(self.log.manifest.store_id, attempt, 0, kind))
-        folder = staging.through(self.log.root.names, home) / STAGING / attempt.folder
-        folder.make_directories()
-        file = folder / f"{port}.{kind}"
-        create_own(file, data, failpoint=steps.STAGED)
-        failpoints.hit("ranges.3.port")
-        return OutputFile(port, str(file), final, len(data), xxhash.xxh3_64_intdigest(data), rows.num_rows)
+    def _staged(self, folder: Place, window: int, port: str, rows: pa.Table) -> StagedFile:
+        is_sent = port in self._job.topic_ports
+        if is_sent:
+            rows = topic_rows(rows, self._job.on, window)
+        place = folder / f"{port}.{self._formats.of(port)}"
+        with telling_where(str(place)), contextlib.closing(FileWriter(place)) as file:
+            written = self._formats.begin(port, file, rows)
+            written.write(rows)
+            found = written.finish()
+            if found != rows.num_rows:
+                raise IntegrityError(f"{place}: {rows.num_rows} rows were written, {found} are in the file")
+            failpoints.hit("ranges.3.port")
+            return StagedFile(port, place, found, file.size_bytes, file.checksum, (SLOT,) if is_sent else ())
 
     def _record(self, window: int, counts: dict[str, int], outputs: tuple[OutputFile, ...]) -> CommitRecord:
         """Step 4."""
         last, state = self.log.state, self.state
         wall_us = next_wall_us(last.last_wall_us, self._wall_clock_us())
         extra: dict[str, Any] = {
-            RANGES: [level.piece.as_list for level in state.ranges if level.piece is not None],
-            EVENTS: [level.piece.as_list for level in state.events if level.piece is not None],
+            kind: [level.piece.as_list for level in levels if level.piece is not None]
+            for kind, levels in state.levels.items()
         }
         for side, one in self.inputs.items():
             if one.position is not None:
@@ -316,7 +280,7 @@ class StreamRunner:
             window=window,
             epoch=self._epoch,
             attempt=0,
-            query_id=_QUERY,
+            query_id="",
             batch_id=window,
             wall_us=wall_us,
             settings_hash="",
@@ -334,10 +298,7 @@ class StreamRunner:
 
     def _remove_left(self, before: StreamState) -> None:
         """Step 7: remove the pieces that the record before names and the present one does not."""
-        for kind, then, now in (
-            (RANGES, before.ranges, self.state.ranges),
-            (EVENTS, before.events, self.state.events),
-        ):
-            named = {level.piece.name for level in now if level.piece is not None}
-            left = [level.piece.name for level in then if level.piece is not None and level.piece.name not in named]
+        for kind, levels in before.levels.items():
+            named = {level.piece for level in self.state.levels[kind]}
+            left = [level.piece.name for level in levels if level.piece is not None and level.piece not in named]
             remove_pieces(self.log.root, kind, left)

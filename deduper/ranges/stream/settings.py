@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -127,17 +126,15 @@ Input = Annotated[PortFolder | KafkaSource, Field(discriminator="format"), Befor
 Output = Annotated[FileSink | KafkaSink, Field(discriminator="format"), BeforeValidator(_section)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Store:
-    place: Place
+class StreamStore(Section):
+    """The folder of a stream's store."""
 
+    url: Annotated[str, BeforeValidator(_store_url)]
 
-@dataclass(frozen=True, slots=True)
-class StreamPorts:
-    """The folders of the ports and the store: see `sinks.names.HasFilePorts`."""
-
-    file_ports: Mapping[str, FileSink]
-    store: _Store
+    @property
+    def place(self) -> Place:
+        """The folder."""
+        return open_place(self.url)
 
 
 class StreamJob(OwnFile):
@@ -162,7 +159,7 @@ class StreamJob(OwnFile):
     range_key: Key | None = Field(default=None, examples=["campaign"])
     retraction: Retraction | None = Field(default=None, examples=["{column: op, value: withdrawn}"])
     longest: Duration | None = Field(default=None, examples=["30d"])
-    store: Annotated[str, BeforeValidator(_store_url)] = Field(examples=["state/points"])
+    store: Annotated[StreamStore, BeforeValidator(lambda place: {"url": place})] = Field(examples=["state/points"])
     output: Output = Field(examples=["out/points"])
     corrections: Output | None = Field(default=None, examples=["out/corrections"])
     late: Output = Field(examples=["out/late"])
@@ -188,9 +185,6 @@ class StreamJob(OwnFile):
 
     @model_validator(mode="after")
     def _ports_are_written_here(self) -> StreamJob:
-        for name, sink in self.file_ports.items():
-            if sink.format == "csv":
-                raise refusal("`csv` is no format of these ports", "write parquet or json", at=(name, "format"))
         for name, topic in self.topic_ports.items():
             if "dedup_headers" in topic.model_fields_set:
                 raise refusal("these ports have one header, dedup-window", "remove it", at=(name, "dedup_headers"))
@@ -201,7 +195,7 @@ class StreamJob(OwnFile):
 
     @model_validator(mode="after")
     def _places_differ(self) -> StreamJob:
-        folders = {side: one.url for side, one in self.folder_inputs.items()} | {"store": self.store}
+        folders = {side: one.url for side, one in self.folder_inputs.items()} | {"store": self.store.url}
         folders |= {name: sink.url for name, sink in self.file_ports.items()}
         for clash in clashes(folders):
             raise refusal(clash.what, clash.write, at=(clash.name,))
@@ -295,9 +289,9 @@ class StreamJob(OwnFile):
         return all(one.kind in SUBTRACTED for one in self.known.values())
 
     @property
-    def ports(self) -> StreamPorts:
-        """The ports and the store, as the code that jobs and streams share takes them."""
-        return StreamPorts(self.file_ports, _Store(open_place(self.store)))
+    def function_ports(self) -> tuple[str, ...]:
+        """The ports whose rows are handed to functions; a stream has none."""
+        return ()
 
     @property
     def fixed(self) -> dict[str, Any]:

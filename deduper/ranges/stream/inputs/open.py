@@ -30,8 +30,8 @@ def _opened(job: StreamJob, side: str, state: LogState, stop: Event, *, drain: b
     others = [_KINDS[other] for other in positions if other != kind]
     if others:
         raise UsageError(
-            f"{job.store}: {side} were taken from {others[0]}, and are {_KINDS[kind]} now; put `{side}` back, or begin "
-            "with a new store and new ports"
+            f"{job.store.url}: {side} were taken from {others[0]}, and are {_KINDS[kind]} now; put `{side}` back, or "
+            "begin with a new store and new ports"
         )
     if not isinstance(source, KafkaSource):
         return FolderInput(side, source, positions.get(kind), job.max_windows)

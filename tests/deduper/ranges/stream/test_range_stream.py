@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import importlib
 import itertools
 import json
@@ -336,6 +337,19 @@ def test_lines_of_text_are_answered_as_parquet_is(kind: str, tmp_path: Path) -> 
     assert scene.leftovers() == []
 
 
+def test_ports_of_csv_are_written_as_those_of_jobs(tmp_path: Path) -> None:
+    """A line a row, lists as JSON, a null as nothing."""
+    scene = Scene(tmp_path, {"aggregates": {"points": "sum(points)", "all": "list(points)"}}, ("parquet", "csv"))
+    scene.ranges.publish([ranged(1, "a", 0, 9, 2), ranged(2, "a", 0, 9, 3)])
+    scene.events.publish([event(1, "a", 5), event(2, "b", 5), event(3, None, 5)])
+    scene.run()
+    (file,) = (tmp_path / "out/output").glob("*.csv")
+    rows = [[row[name] for name in ("event", "points", "all", "_window")] for row in csv.DictReader(file.open())]
+    assert rows == [["1", "5", "[2,3]", "0"], ["2", "", "[]", "0"]]
+    (file,) = (tmp_path / "out/errors").glob("*.csv")
+    assert [row["reason"] for row in csv.DictReader(file.open())] == ["null_id"]
+
+
 def test_declared_columns_need_no_first_file(tmp_path: Path) -> None:
     """A sum of nothing has the type of the declared column."""
     scene = Scene(tmp_path, kinds=("json", "json"))
@@ -471,7 +485,6 @@ AVRO: Row = {
             },
             "output.topic: is a topic of `events`",
         ),
-        ({"output": {"format": "csv", "path": "out/output"}}, "`csv` is no format of these ports"),
         ({"store": None}, "store: `null` is not a place"),
         ({"store": "file:"}, "store: `file:` is not a place"),
         ({"store": "rocksdb:state"}, "store: `rocksdb:` is no place of a stream's store"),
