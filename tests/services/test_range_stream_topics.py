@@ -83,8 +83,8 @@ def test_records_of_topics_are_rows_and_errors(tmp_path: Path, broker: Broker, n
     """Values that are no rows leave by `errors`; keys and headers of what is sent; a start continues at its offsets."""
     scene = TopicScene(tmp_path, {"max_windows": 1}, broker=broker, new_topic=new_topic)
     scene.send("events", [event(1, "a", 5), b'{"id": ', None, b"\xff", event(2, None, 5)])
-    report = scene.run()
-    assert report.inputs["events"].offsets == {f"{scene.topics['events']}-0": 5}
+    scene.run()
+    assert scene.status.inputs["events"].offsets == {f"{scene.topics['events']}-0": 5}
     assert scene.answers() == {1: (None, 0)}
     assert [(row["side"], row["reason"], row["record"]) for row in scene.rows("errors")] == [
         ("event", "unparsable", '{"id": '),

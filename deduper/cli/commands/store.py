@@ -68,8 +68,7 @@ def status(
 ) -> None:
     """Show the health and progress of a job; a window; a bucket.
 
-    Safe beside a running job. Of a range stream's store it shows what `range-stream --status` shows; of the options
-    --watch is for such a store too.
+    Safe beside a running job. It shows the store of a range stream too, with no option but --watch.
     """
     is_over_time = over_time or page is not None
     chosen = {"--window": window is not None, "--bucket": bucket is not None, "--over-time": is_over_time}

@@ -18,8 +18,7 @@ from prometheus_client.registry import Collector
 
 from deduper.config.sections import HealthConfig, MetricsConfig
 from deduper.preflight.disk_room import disk_room
-from deduper.ranges.stream.pieces import EVENTS, RANGES
-from deduper.ranges.stream.report import piece_rows
+from deduper.ranges.stream.pieces import EVENTS, RANGES, named_pieces
 from deduper.ranges.stream.runner import StreamRunner
 from deduper.ranges.stream.settings import INPUTS, StreamJob
 from deduper.service.health import HealthFacts, complaints
@@ -132,11 +131,11 @@ class StreamMetrics(Collector):
         yield late
         corrections = state.totals.get("corrections", 0)
         yield CounterMetricFamily(f"{_PREFIX}_corrections", "Answers that were corrected", corrections)
-        ranges = piece_rows(state, RANGES)
+        ranges = [piece.rows for piece in named_pieces(state, RANGES)]
         text = "Ranges that are in the state, and retractions of such"
         yield GaugeMetricFamily(f"{_PREFIX}_open_ranges", text, sum(ranges))
         yield GaugeMetricFamily(f"{_PREFIX}_levels", "Levels of ranges", len(ranges))
-        remembered = sum(piece_rows(state, EVENTS))
+        remembered = sum(piece.rows for piece in named_pieces(state, EVENTS))
         yield GaugeMetricFamily(f"{_PREFIX}_remembered_events", "Events that may be corrected", remembered)
         if state.latest_point is not None:
             clock_s = state.latest_point / 1e6

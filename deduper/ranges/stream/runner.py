@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.records import CommitRecord, LogState, OutputFile
+from bucket_store.log.records import CommitRecord, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
 from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
@@ -39,7 +39,7 @@ from deduper.ranges.stream.judge import JudgedWindow, StreamJudge, StreamState
 from deduper.ranges.stream.pieces import (
     EVENTS,
     RANGES,
-    PieceName,
+    named_pieces,
     piece_name,
     read_piece,
     remove_pieces,
@@ -124,13 +124,9 @@ def _recover(job: StreamJob, log: CommitLog, topics: TopicPorts | None) -> None:
     staging.discard_abandoned(job, epoch, names=log.root.names)
     for kind in (RANGES, EVENTS):
         (log.root / kind).make_directories()
-        remove_pieces(log.root, kind, unnamed_pieces(log.root, kind, _named(log.state, kind), epoch))
+        remove_pieces(log.root, kind, unnamed_pieces(log.root, kind, named_pieces(log.state, kind), epoch))
     log.delete_folded()
     failpoints.hit("start.discarded")
-
-
-def _named(state: LogState, kind: str) -> list[PieceName]:
-    return [PieceName(*piece) for piece in state.extra.get(kind, ())]
 
 
 def state_of(job: StreamJob, log: CommitLog) -> StreamState:
@@ -140,8 +136,8 @@ def state_of(job: StreamJob, log: CommitLog) -> StreamState:
         CorruptionError, UnknownFormatError: a piece is gone or damaged.
     """
     state, extra = log.state, log.state.extra
-    ranges = tuple(RangeLevel(job, read_piece(log.root, RANGES, one), one) for one in _named(state, RANGES))
-    events = tuple(EventLevel(job, read_piece(log.root, EVENTS, one), one) for one in _named(state, EVENTS))
+    ranges = tuple(RangeLevel(job, read_piece(log.root, RANGES, one), one) for one in named_pieces(state, RANGES))
+    events = tuple(EventLevel(job, read_piece(log.root, EVENTS, one), one) for one in named_pieces(state, EVENTS))
     schema = pa.ipc.read_schema(pa.py_buffer(extra["schema"])) if "schema" in extra else None
     clock = state.latest_point
     return StreamState(None if clock is None else int(clock), schema, ranges, events)

@@ -1,4 +1,4 @@
-"""The settings of `deduper range-stream`: a config file of its own, whose mistakes are all found with their places."""
+"""The settings of a range stream: a config file of its own, whose mistakes are all found with their places."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_classic_example(tmp_path: Path) -> None:
     assert report.windows == 2
     assert [row["_window"] for row in scene.rows()] == [0, 0, 0, 1, 1]
     assert "_dedup" not in scene.rows()[0]
-    assert report.inputs["events"].window == 1
+    assert scene.status.inputs["events"].window == 1
     assert scene.leftovers() == []
     assert scene.run().windows == 0
 
@@ -177,7 +177,8 @@ def test_a_withdrawn_range_of_another_level_does_not_count_for_one_s_own(tmp_pat
     scene.events.publish([event(1, "a", 50)])
     scene.ranges.publish([ranged(3, None, None, None, op="withdrawn")])
     scene.events.publish([event(2, "a", 50)])
-    assert scene.run().levels == 2
+    assert scene.run().windows == 2
+    assert scene.status.levels == 2
     assert scene.answers() == {1: (8,), 2: (8,)}
     scene.events.publish([event(3, "a", 50)])
     scene.run()
@@ -399,7 +400,8 @@ def test_a_damaged_piece_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="no file"):
         scene.run()
     piece.create(whole)
-    assert scene.run().open_ranges == 1
+    scene.run()
+    assert scene.status.open_ranges == 1
 
 
 def test_inputs_and_settings_that_do_not_continue(tmp_path: Path) -> None:
@@ -528,11 +530,11 @@ def test_the_clock_is_that_of_the_windows_before(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
     scene.events.publish([event(1, "a", 5000), event(2, "a", 50)])
-    report = scene.run()
+    scene.run()
     assert scene.answers() == {1: (None, 0), 2: (10, 1)}
     at = instant(5000)
     assert at is not None
-    assert report.clock_us == int(at.timestamp() * 1e6)
+    assert scene.status.clock_us == int(at.timestamp() * 1e6)
 
 
 def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:

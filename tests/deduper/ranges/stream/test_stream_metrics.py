@@ -1,4 +1,4 @@
-"""The metrics page of a range stream, `/healthz`, and `--status`: what the commit log says."""
+"""The metrics page of a range stream, `/healthz`, and `deduper status`: what the commit log says."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_page_of_a_running_stream(tmp_path: Path) -> None:
     scene.events.publish([event(6, "a", 402)])
     pages: list[str] = []
 
-    def fetch(_: str) -> None:
+    def fetch(*_: object) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
             pages.append(page.read().decode())
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as page:
@@ -116,7 +116,7 @@ def test_the_status_of_a_store(tmp_path: Path) -> None:
     scene.run()
     file = tmp_path / "points.yaml"
     file.write_text(json.dumps(scene.written))
-    found = CliRunner().invoke(app, ["range-stream", str(file), "--status", "--json"])
+    found = CliRunner().invoke(app, ["status", str(file), "--json"])
     assert found.exit_code == 0, found.output
     status = json.loads(found.stdout)
     assert status["inputs"] == {
@@ -126,7 +126,7 @@ def test_the_status_of_a_store(tmp_path: Path) -> None:
     wanted = {"windows": 2, "published": 1, "running": False, "owner": None, "open_ranges": 3, "remembered_events": 3}
     assert {name: status[name] for name in wanted} == wanted
     assert status["counts"]["corrections"] == 1
-    text = CliRunner().invoke(app, ["range-stream", str(file), "--status"]).stdout
+    text = CliRunner().invoke(app, ["status", str(file)]).stdout
     assert "not running" in text
     assert "window 1" in text
     for named in (str(file), scene.store.url, str(scene.job.store.place)):
@@ -138,9 +138,8 @@ def test_the_status_of_a_store(tmp_path: Path) -> None:
             assert "--last and --timings are for windows of a job, leave them out" in " ".join(refused.stderr.split())
     assert line(stream_status(scene.job.store.place)).startswith("not running; 2 windows, 1 corrections, ")
     file.write_text(json.dumps({**scene.written, "store": "elsewhere"}))
-    assert CliRunner().invoke(app, ["range-stream", str(file), "--status"]).exit_code == 2
     assert CliRunner().invoke(app, ["status", str(file)]).exit_code == 2
     file.write_text(json.dumps({**scene.written, "on": 7, "more": 1}))
     wrong = CliRunner().invoke(app, ["status", str(file)])
     assert wrong.exit_code == 2
-    assert wrong.output == CliRunner().invoke(app, ["range-stream", str(file), "--status"]).output
+    assert wrong.output == CliRunner().invoke(app, ["run", str(file)]).output
