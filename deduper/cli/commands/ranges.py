@@ -27,9 +27,6 @@ _SetOption = Annotated[
 @command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.RANGES)
 def range_aggregate(
     config: ConfigArgument,
-    plan: Annotated[bool, typer.Option("--plan", help="Only read and check the indexed side, and show the plan.")] = (
-        False
-    ),
     overrides: _SetOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -52,4 +49,4 @@ def range_aggregate(
         if not as_json:
             typer.echo(text, err=True)
 
-    answer(run(job, plan_only=plan, on_progress=progress), render, as_json=as_json)
+    answer(run(job, on_progress=progress), render, as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from deduper.cli.terminal import counted, pairs
-from deduper.ranges.batch.report import RangeReport, plan_text
+from deduper.ranges.batch.job import RangeReport
 from deduper.ranges.stream.status import StreamRun, StreamStatus
 from deduper.units import format_time
 from deduper.window.progress import STOPPED
@@ -16,8 +16,8 @@ def render(report: RangeReport) -> list[RenderableType]:
     return [
         pairs(
             [
-                ("plan", plan_text(report.per, report.indexed_rows, report.parts, report.sliced_ids)),
-                ("rows written", None if report.rows is None else f"{report.rows:,}"),
+                (f"{'range' if report.per == 'event' else 'event'}s indexed", f"{report.indexed_rows:,}"),
+                ("rows written", f"{report.rows:,}"),
                 *((f"bad: {reason}", f"{count:,}") for reason, count in report.errors.items()),
                 ("seconds", report.seconds),
             ]

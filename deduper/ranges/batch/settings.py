@@ -11,7 +11,7 @@ from deduper.columns import parse_columns
 from deduper.config.apart import before_wildcards, clashes
 from deduper.config.own_file import OwnFile
 from deduper.config.problems import suggestion
-from deduper.config.sections import Key, SparkSettings
+from deduper.config.sections import Key
 from deduper.config.values import Duration, LocalPath, Schema, Section, refusal
 from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import parse_aggregate
@@ -27,6 +27,8 @@ class InputFiles(Section):
 
     @model_validator(mode="after")
     def _text_has_a_schema(self) -> InputFiles:
+        if self.format == "parquet" and self.columns is not None:
+            raise refusal("has no effect: Parquet has types of its own", "remove it", at=("schema",), at_key=True)
         if self.format != "parquet" and self.columns is None:
             write = 'write the columns as Spark DDL, as "id BIGINT, at TIMESTAMP"'
             raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
@@ -69,7 +71,6 @@ class RangeJob(OwnFile):
     longest: Duration | None = Field(default=None, examples=["30d"])
     output: OutputFiles = Field(examples=["{path: out/points, format: parquet}"])
     errors: OutputFiles | None = Field(default=None, examples=["{path: out/errors, format: json}"])
-    spark: SparkSettings = Field(default_factory=dict, examples=["{spark.driver.memory: 4g}"])
 
     @model_validator(mode="after")
     def _columns_are_there(self) -> RangeJob:

@@ -18,8 +18,9 @@ from deduper.ranges.aggregate.cells import Ids, IdTable
 from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.points import Ints, closed_ranges
 from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
+from deduper.ranges.aggregate.rows import whole
 from deduper.ranges.stream.pieces import PieceName
-from deduper.ranges.stream.rows import numbers, whole
+from deduper.ranges.stream.rows import numbers
 from deduper.ranges.stream.settings import StreamJob
 
 HI, LO, KEY_HI, KEY_LO, ENTRY, SIGN = "__hi", "__lo", "__key_hi", "__key_lo", "__entry", "__sign"

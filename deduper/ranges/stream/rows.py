@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from deduper.arrow_columns import kind_of
 from deduper.core.digest_kernels import array_digest
 from deduper.errors import UsageError
 from deduper.ranges.aggregate.cells import Ids
-from deduper.ranges.aggregate.points import Ints, as_points
+from deduper.ranges.aggregate.points import Ints
+from deduper.ranges.aggregate.rows import whole
 from deduper.ranges.stream.settings import WINDOW
 from deduper.text.written import json_lines
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +53,6 @@ def port_table(port: Sequence[PortRow], window: int) -> pa.Table:
     return pa.table({**texts, WINDOW: pa.array([window] * len(port), pa.int64())})
 
 
-def first_reasons(rows: int, reasons: Sequence[tuple[str, Bools]]) -> list[tuple[str, Bools]]:
-    """Each reason with the rows for which it is the first that holds."""
-    free = np.ones(rows, np.bool_)
-    found = []
-    for name, holds in reasons:
-        found.append((name, holds & free))
-        free &= ~holds
-    return found
-
-
-def has_null(rows: pa.Table, columns: Sequence[str]) -> Bools:
-    """Whether one of the columns is null."""
-    found = np.zeros(rows.num_rows, np.bool_)
-    for name in columns:
-        found |= whole(rows[name]).is_null().to_numpy(zero_copy_only=False)
-    return found
-
-
-def lengths_beyond(start: pa.Array, end: pa.Array, longest_us: int) -> Bools:
-    """Whether a range is longer, or open for ever; start is not after end."""
-    lengths = as_points(end).view(np.uint64) - as_points(start).view(np.uint64)
-    is_open = pc.or_(start.is_null(), end.is_null()).to_numpy(zero_copy_only=False)
-    beyond: Bools = is_open | (lengths > np.uint64(longest_us))
-    return beyond
-
-
 def digests(side: str, rows: pa.Table, columns: Sequence[str], salt: bytes) -> Ids:
     """Two words for the values of these columns.
 
@@ -96,11 +67,6 @@ def digests(side: str, rows: pa.Table, columns: Sequence[str], salt: bytes) -> I
         kinds.append(kind)
     hi, lo = array_digest([whole(rows[name]) for name in columns], kinds, salt)
     return Ids(hi.view(np.int64), lo.view(np.int64))
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def numbers(rows: pa.Table, name: str) -> Ints:
