@@ -497,9 +497,10 @@ class _OpenStore:
 def _metrics(config: QueryConfig) -> contextlib.AbstractContextManager[JobMetrics | None]:
     if config.metrics is None:
         return contextlib.nullcontext()
+    from deduper.service.metrics import JobMetrics
     from deduper.service.metrics_server import serving_metrics
 
-    return serving_metrics(config, config.metrics, wall_clock_us)
+    return serving_metrics(config, config.metrics, wall_clock_us, JobMetrics)
 
 
 def _typed(schema: StructType) -> list[tuple[str, str]]:

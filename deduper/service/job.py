@@ -235,11 +235,12 @@ def _metrics(start: Start, clock: Callable[[], int]) -> Iterator[JobMetrics | No
     if start.config.metrics is None:
         yield None
         return
+    from deduper.service.metrics import JobMetrics
     from deduper.service.metrics_server import serving_metrics
 
     with contextlib.ExitStack() as served:
         with _owner_of_port(start):
-            metrics = served.enter_context(serving_metrics(start.config, start.config.metrics, clock))
+            metrics = served.enter_context(serving_metrics(start.config, start.config.metrics, clock, JobMetrics))
         yield metrics
 
 

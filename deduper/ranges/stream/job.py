@@ -53,21 +53,28 @@ def run(
             if listens:  # until here a signal ends the process at once, also while it waits for brokers
                 stop.listen()
             if metrics is not None:
-                metrics.opened(runner)
+                metrics.follow(runner)
             # A wait for brokers ends: nothing of the window is committed, or the next start publishes it.
             with contextlib.suppress(StopRequested):
                 while not stop.is_requested:
+                    is_planned = runner.plan()
+                    if metrics is not None:
+                        metrics.looked()
+                    if not is_planned:
+                        if once or stop.wait(job.trigger / 1e6):
+                            break
+                        continue
                     begun = time.monotonic()
                     with contextlib.nullcontext() if metrics is None else metrics.window():
-                        counts = runner.run()
-                    if counts is not None:
-                        windows += 1
-                        totals.update(counts)
-                        on_progress(runner.windows - 1, StreamRun(1, counts, time.monotonic() - begun))
-                        if windows == max_windows:
-                            stop.request("max_windows")
-                    elif once or stop.wait(job.trigger / 1e6):
-                        break
+                        window, counts = runner.run()
+                    made = StreamRun(1, counts, time.monotonic() - begun)
+                    if metrics is not None:
+                        metrics.published(window, made.seconds)
+                    windows += 1
+                    totals.update(counts)
+                    on_progress(window, made)
+                    if windows == max_windows:
+                        stop.request("max_windows")
         except Exception as exc:
             raise reason_to_stop(owned.log, exc) from exc
     return StreamRun(windows, dict(totals), time.monotonic() - began, stop.reason)
@@ -77,6 +84,7 @@ def _metrics(job: StreamJob) -> contextlib.AbstractContextManager[StreamMetrics 
     if job.metrics is None:
         return contextlib.nullcontext()
     # It loads more than a stream without a page needs.
-    from deduper.ranges.stream.metrics import serving_metrics
+    from deduper.ranges.stream.metrics import StreamMetrics
+    from deduper.service.metrics_server import serving_metrics
 
-    return serving_metrics(job, job.metrics, wall_clock_us)
+    return serving_metrics(job, job.metrics, wall_clock_us, StreamMetrics)

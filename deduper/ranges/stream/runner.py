@@ -144,10 +144,7 @@ def state_of(job: StreamJob, log: CommitLog) -> StreamState:
 
 
 class StreamRunner:
-    """Runs windows one after another for the owner of a store. Not for several threads.
-
-    `is_publishing`: the last window is committed, and not out on all ports yet.
-    """
+    """Runs windows one after another for the owner of a store: `plan`, then `run`. Not for several threads."""
 
     def __init__(
         self, job: StreamJob, owned: OwnedStream, wall_clock_us: Callable[[], int], *, drain: bool = False
@@ -157,7 +154,7 @@ class StreamRunner:
         assert log.epoch is not None, "no epoch was claimed"
         self._job = job
         self.log = log
-        self.is_publishing = False
+        self._planned: dict[str, Input] = {}
         self._topics = owned.topics
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
@@ -166,21 +163,29 @@ class StreamRunner:
         self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
         self.state = state_of(job, log)
 
-    @property
-    def windows(self) -> int:
-        """The committed windows of the store."""
-        return self.log.state.next_window
+    def plan(self) -> bool:
+        """Find the inputs' next rows, and give whether there is a window to make of them. Safe to repeat.
 
-    def run(self) -> dict[str, int] | None:
-        """The next window: its counts; None if the inputs have nothing new.
+        The first window waits for both inputs, unless their columns are declared.
+
+        Raises:
+            UsageError, IntegrityError, DeduperError: as `Input.plan`.
+        """
+        self._planned = {side: one for side, one in self.inputs.items() if one.plan()}
+        is_first = self.state.schema is None
+        if is_first and any(side not in self._planned and one.declared is None for side, one in self.inputs.items()):
+            self._planned = {}
+        return bool(self._planned)
+
+    def run(self) -> tuple[int, dict[str, int]]:
+        """The planned window: its number and its counts.
 
         Raises:
             FencedError: another owner has taken the store.
-            UsageError, IntegrityError, DeduperError: as `inputs`, `StreamJudge.judge` and `publish_window`.
+            UsageError, IntegrityError, DeduperError: as `Input.take`, `StreamJudge.judge` and `publish_window`.
         """
-        waiting = self._waiting()
-        if not waiting:
-            return None
+        waiting, self._planned = self._planned, {}
+        assert waiting, "nothing was planned"
         self.log.check_owner()
         window = self.log.state.next_window
         failpoints.hit("window.0.batch")
@@ -197,24 +202,14 @@ class StreamRunner:
         failpoints.hit("window.4.committed")
         for one in waiting.values():
             one.committed()
-        self.is_publishing = True
         publish_window(self._job, self.log, window, outputs, self._topics)
-        self.is_publishing = False
         failpoints.hit("window.6.marked")
         staging.discard_window(self._job, window, self._epoch, names=self.log.root.names)
         self._remove_left(before)
         if window % _DELETE_EVERY == _DELETE_EVERY - 1:
             self.log.delete_folded()
         logger.info("window %d: %s in %.2f s", window, judged.counts, time.perf_counter() - began)
-        return judged.counts
-
-    def _waiting(self) -> dict[str, Input]:
-        """The inputs that have rows to take; the first window waits for both, unless their columns are declared."""
-        found = {side: one for side, one in self.inputs.items() if one.plan()}
-        is_first = self.state.schema is None
-        if is_first and any(side not in found and one.declared is None for side, one in self.inputs.items()):
-            return {}
-        return found
+        return window, judged.counts
 
     def _no_ranges(self) -> InputRows | None:
         """Declared columns without rows, which the first window of events needs."""

@@ -552,6 +552,7 @@ def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
             return judged
 
         sleeper._judge.judge = overtaken  # type: ignore[method-assign]
+        assert sleeper.plan()
         with pytest.raises(FencedError):
             sleeper.run()
     assert [(row["event"], row["_window"]) for row in scene.rows()] == [(1, 0)]
