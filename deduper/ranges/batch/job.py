@@ -25,7 +25,7 @@ from deduper.config.problems import suggestion
 from deduper.core.digest_kernels import array_digest
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import DeduperError, IntegrityError, UsageError, telling_where
-from deduper.ranges.aggregate.aggregates import answer_type, parse_aggregate, require_types
+from deduper.ranges.aggregate.aggregates import require_types
 from deduper.ranges.aggregate.rows import event_reasons, first_reasons, range_reasons, whole
 from deduper.ranges.batch.outputs import written_whole
 from deduper.ranges.batch.settings import OutputFiles, RangeJob
@@ -94,7 +94,7 @@ class _Sides:
         self._job = job
         events, ranges = side_of(job.events, cores), side_of(job.ranges, cores)
         _require_columns(job, events, ranges)
-        aggregates = {name: parse_aggregate(text) for name, text in job.aggregates.items()}
+        aggregates = job.parsed
         points = (job.time,), (job.start, job.end)
         self._is_per_event = job.per == "event"
         self.asked, self.indexed = (events, ranges) if self._is_per_event else (ranges, events)
@@ -104,7 +104,7 @@ class _Sides:
             asked_points=points[0] if self._is_per_event else points[1],
             indexed_points=points[1] if self._is_per_event else points[0],
             aggregates=aggregates,
-            own_types={},
+            own_types=job.own_types,
         )
         types = {column.name: column.arrow for column in self.indexed.columns}
         require_types(aggregates, types, "ranges" if self._is_per_event else "events")
@@ -112,8 +112,7 @@ class _Sides:
         for name in aggregates:
             if name.lower() in taken:
                 raise UsageError(f"aggregate `{name}` has the name of a column; write another name for it")
-        answers = [(name, answer_type(one, one.column and types[one.column])) for name, one in aggregates.items()]
-        self._schema = pa.schema([*schema_of(self.asked), *(pa.field(*answer) for answer in answers)])
+        self._schema = pa.schema([*schema_of(self.asked), *job.answer_types(types).items()])
         needed = {*job.on, *self.work.indexed_points, *(one.column for one in aggregates.values())}
         # A row that is kept as bad has all its columns.
         self._needed = [name for name in types if job.errors is not None or name in needed]

@@ -11,7 +11,6 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from deduper.arrow_columns import DeclaredColumn, kind_of
-from deduper.columns import parse_columns
 from deduper.errors import DeduperError, UsageError
 from deduper.ranges.batch.settings import InputFiles
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
@@ -154,7 +153,7 @@ class TextSide:
     @classmethod
     def of(cls, files: InputFiles) -> TextSide:
         """Raises UsageError: a column is nested; DeduperError: a file cannot be read."""
-        columns = parse_columns(files.columns or "")
+        columns = files.parsed_columns
         for column in columns:
             if not column.type.is_scalar or "." in column.name:
                 raise not_plain(f"{files.path}: column {column.name} is of type {column.type.text}")

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pyarrow as pa
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.columns import Column, parse_columns
+from deduper.columns import Column
 from deduper.config.apart import clashes
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
-from deduper.config.own_file import OwnFile
 from deduper.config.sections import Key, MetricsConfig, store_elsewhere
 from deduper.config.values import (
     Count,
     Duration,
     PortUrl,
-    Schema,
     Section,
     local_path,
     refusal,
     resolve,
     shown,
 )
-from deduper.errors import UsageError
-from deduper.ranges.aggregate.aggregates import Aggregate, AnyAggregate, Own, parse_aggregate
 from deduper.ranges.aggregate.levels import SUBTRACTED
-from deduper.ranges.stream.functions import answer_type, is_own, own_of
+from deduper.ranges.settings import RangeSettings, TypedFiles
 
 INPUTS = ("events", "ranges")
 PORTS = ("output", "corrections", "late", "errors")
@@ -53,32 +47,13 @@ class Retraction(Section):
     )
 
 
-def _readable(text: str) -> str:
-    if is_own(text):
-        own_of(text)
-        return text
-    try:
-        parse_aggregate(text)
-    except UsageError as error:
-        what, _, write = str(error).partition("; ")
-        raise refusal(what, write) from None
-    return text
-
-
-class PortFolder(Section):
+class PortFolder(TypedFiles):
     """The folder of a job's port."""
 
-    format: Literal["parquet", "json", "csv"] = Field(examples=["json"])
     url: PortUrl = Field(alias="path", examples=["unique/events"])
-    columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
 
     @model_validator(mode="after")
-    def _text_has_a_schema(self) -> PortFolder:
-        if (self.format == "parquet") != (self.columns is None):
-            if self.columns is not None:
-                raise refusal("has no effect: Parquet has types of its own", "remove it", at=("schema",), at_key=True)
-            write = 'write the columns of the job as Spark DDL, as "id string, at timestamp"'
-            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
+    def _columns_are_scalars(self) -> PortFolder:
         _require_scalars(self.parsed_columns, ("schema",))
         return self
 
@@ -86,11 +61,6 @@ class PortFolder(Section):
     def place(self) -> Place:
         """The folder."""
         return open_place(self.url)
-
-    @property
-    def parsed_columns(self) -> tuple[Column, ...]:
-        """The declared columns; none for Parquet."""
-        return () if self.columns is None else parse_columns(self.columns)
 
 
 def _require_scalars(columns: Iterable[Column], at: tuple[str, ...]) -> None:
@@ -137,28 +107,16 @@ class StreamStore(Section):
         return open_place(self.url)
 
 
-class StreamJob(OwnFile):
+class StreamJob(RangeSettings):
     """The settings of a range stream: inputs, aggregates, ports, store."""
-
-    page = "docs/range-aggregates.md"
-    mark = "aggregates"
 
     name: str = Field(default="range-stream", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100, examples=["points"])
     events: Input = Field(examples=["in/events"])
     ranges: Input = Field(examples=["in/ranges"])
-    on: Key = Field(examples=["id"])
-    time: str = Field(examples=["at"])
-    start: str = Field(examples=["start"])
-    end: str = Field(examples=["end"])
-    ends: Literal["[]", "[)", "(]", "()"] = Field(default="[]", examples=['"[]"'])
-    aggregates: dict[str, Annotated[str, AfterValidator(_readable)]] = Field(
-        min_length=1, examples=['{points: "sum(points)"}']
-    )
     period: Duration = Field(examples=["6h"])
     late_ranges: Literal["port", "correct"] = Field(default="port", examples=["port"])
     range_key: Key | None = Field(default=None, examples=["campaign"])
     retraction: Retraction | None = Field(default=None, examples=["{column: op, value: withdrawn}"])
-    longest: Duration | None = Field(default=None, examples=["30d"])
     store: Annotated[StreamStore, BeforeValidator(lambda place: {"url": place})] = Field(examples=["state/points"])
     output: Output = Field(examples=["out/points"])
     corrections: Output | None = Field(default=None, examples=["out/corrections"])
@@ -246,26 +204,6 @@ class StreamJob(OwnFile):
         """µs that a port waits for brokers that do not answer: those of the first input that is a topic."""
         source = next(iter(self._topic_inputs.values()), None)
         return _DEADLINE_US if source is None else source.deadline
-
-    @cached_property
-    def parsed(self) -> dict[str, AnyAggregate]:
-        """The aggregates by their names; parsed once, since every window uses them."""
-        return {name: own_of(text) if is_own(text) else parse_aggregate(text) for name, text in self.aggregates.items()}
-
-    @property
-    def known(self) -> dict[str, Aggregate]:
-        """The built-in aggregates."""
-        return {name: one for name, one in self.parsed.items() if isinstance(one, Aggregate)}
-
-    @property
-    def own(self) -> dict[str, Own]:
-        """The custom aggregates."""
-        return {name: one for name, one in self.parsed.items() if isinstance(one, Own)}
-
-    @property
-    def own_types(self) -> dict[str, pa.DataType]:
-        """The types of the custom aggregates' answers."""
-        return {name: answer_type(one) for name, one in self.own.items()}
 
     @property
     def summed_columns(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from deduper.ranges.batch import job
 from deduper.ranges.batch.job import RangeReport
 from deduper.ranges.batch.settings import RangeJob
 from tests.deduper.ranges.aggregate import oracle
+from tests.deduper.ranges.stream import own_aggregates
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")
@@ -215,6 +217,19 @@ def test_a_side_without_rows(tmp_path: Path, side: str, per: str) -> None:
     assert found.rows == table.num_rows == (0 if side == asked else {"events": 60, "ranges": 50}[asked])
     assert table.schema.field("sum").type == pa.int64()
     assert table["sum"].null_count == table.num_rows
+
+
+def test_an_aggregate_of_one_s_own(tmp_path: Path) -> None:
+    """By its name in the settings: the sizes of groups of equal values, of the ranges that `list` gives."""
+    inputs(tmp_path, 3)
+    for file in (tmp_path / "ranges").glob("*.parquet"):
+        rows = pq.read_table(file)
+        pq.write_table(rows.rename_columns(["id", "start", "end", "points", "note"]), file)
+    sizes = f'sizes: "{own_aggregates.__name__}:sizes", all: "list(points)"'
+    answered(tmp_path, CONFIG.replace("found: count", sizes))
+    rows = pq.read_table(tmp_path / "out/found").to_pylist()
+    assert [row["sizes"] for row in rows] == [sorted(Counter(row["all"]).values()) for row in rows]
+    assert any(len(row["sizes"]) > 1 for row in rows)
 
 
 def test_rows_are_lines_of_json(tmp_path: Path) -> None:

@@ -455,7 +455,7 @@ AVRO: Row = {
         ({"aggregates": {"n": f"{OWN}:_add"}}, "own_aggregates:_add` is no `Own`; write `_add = Own(…)` there"),
         (
             {"aggregates": {"n": f"{OWN}:nested"}},
-            "its type `array<struct<a:int>>` is not one of a stream; write `type=",
+            "its type `array<struct<a:int>>` is not one of a column; write `type=",
         ),
         (
             {"aggregates": {"n": f"{OWN}:mistyped"}},
