@@ -18,10 +18,21 @@ from deduper.ranges.aggregate.rows import Bools, event_reasons, first_reasons, r
 from deduper.ranges.stream import events as of_events
 from deduper.ranges.stream import ranges as of_ranges
 from deduper.ranges.stream.events import EventLevel
-from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.own import own_answers
 from deduper.ranges.stream.pieces import EVENTS, RANGES
-from deduper.ranges.stream.ranges import ENTRY, HI, KEY_HI, KEY_LO, LO, SIGN, RangeLevel, answers, merged, withdraw
+from deduper.ranges.stream.ranges import (
+    ENTRY,
+    HI,
+    KEY_HI,
+    KEY_LO,
+    LO,
+    SIGN,
+    RangeLevel,
+    answers,
+    merged,
+    merged_from,
+    withdraw,
+)
 from deduper.ranges.stream.rows import InputRows, PortRow, digests, numbers, port_rows, port_table
 from deduper.ranges.stream.settings import WINDOW, StreamJob
 

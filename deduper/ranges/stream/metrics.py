@@ -75,7 +75,7 @@ class StreamMetrics(WindowMetrics):
 
     def _brokers_s(self, up_s: float) -> float | None:
         inputs = {} if self._runner is None else self._runner.inputs
-        if self._running_s or all(one.kept_in != "topics" for one in inputs.values()):
+        if self._running_s or all(one.kind != "topics" for one in inputs.values()):
             return None
         return up_s if self._looked_s is None else self._seconds() - self._looked_s
 

@@ -193,3 +193,17 @@ def merged(job: StreamJob, levels: Sequence[RangeLevel], closed_through: int) ->
         is_kept &= ~np.isin(entries, both)
     kept = rows.filter(pa.array(is_kept)).combine_chunks()
     return RangeLevel(job, kept) if kept.num_rows else None
+
+
+def merged_from(rows: Sequence[int], ratio: int, most: int | None = None) -> int:
+    """The number of the first level that is merged with all later ones; `rows` are those of each level, oldest first.
+
+    The last level is new. While it has at least 1/`ratio` of the rows of the one before, the two are merged, but not to
+    more than `most` rows. So each level has more than `ratio` times the rows of the next, and moves a row a few times.
+    """
+    first = max(0, len(rows) - 1)
+    total = sum(rows[first:])
+    while first and rows[first - 1] < ratio * total and (most is None or rows[first - 1] + total <= most):
+        first -= 1
+        total += rows[first]
+    return first

@@ -46,9 +46,8 @@ from deduper.ranges.stream.pieces import (
     unnamed_pieces,
     write_piece,
 )
-from deduper.ranges.stream.ports import SLOT, topic_rows
 from deduper.ranges.stream.ranges import RangeLevel
-from deduper.ranges.stream.rows import InputRows
+from deduper.ranges.stream.rows import SLOT, InputRows, topic_rows
 from deduper.ranges.stream.settings import StreamJob
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
@@ -262,9 +261,8 @@ class StreamRunner:
             kind: [level.piece.as_list for level in levels if level.piece is not None]
             for kind, levels in state.levels.items()
         }
-        for side, one in self.inputs.items():
-            if one.position is not None:
-                extra.setdefault(one.kept_in, {})[side] = one.position
+        taken = {side: one for side, one in self.inputs.items() if one.position is not None}
+        extra["inputs"] = {side: [one.kind, one.position] for side, one in taken.items()}
         if state.schema is not None:
             extra["schema"] = state.schema.serialize().to_pybytes()
         return CommitRecord(

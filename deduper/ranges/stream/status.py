@@ -37,14 +37,14 @@ class InputReport(AsJson):
 
 def _input_reports(state: LogState) -> dict[str, InputReport]:
     """The position of each input by the last commit; see the `extra` of a commit record."""
-    folders, topics = state.extra.get("inputs", {}), state.extra.get("topics", {})
-    found = {side: InputReport(store_id, window, {}) for side, (store_id, window) in folders.items()}
-    return found | {side: InputReport(None, None, _offsets(wire)) for side, wire in topics.items()}
+    return {side: _input_report(*found) for side, found in state.extra.get("inputs", {}).items()}
 
 
-def _offsets(wire: Any) -> dict[str, int]:
-    ends = ends_from_wire(wire)
-    return {str(place): ends[place].offset for place in sorted(ends)}
+def _input_report(kind: str, position: Any) -> InputReport:
+    if kind == "folder":
+        return InputReport(position[0], position[1], {})
+    ends = ends_from_wire(position)
+    return InputReport(None, None, {str(place): ends[place].offset for place in sorted(ends)})
 
 
 @dataclass(frozen=True, slots=True)

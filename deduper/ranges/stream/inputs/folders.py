@@ -36,8 +36,8 @@ class Input(Protocol):
     Each window calls `plan`, then `take` if there are rows, then `committed` once its record is placed.
     """
 
-    kept_in: ClassVar[str]
-    """The name of positions of this kind in the `extra` of a commit record."""
+    kind: ClassVar[str]
+    """`folder` or `topics`; a position is of one kind."""
 
     @property
     def declared(self) -> pa.Schema | None:
@@ -74,7 +74,7 @@ def schema_of(columns: Sequence[DeclaredColumn]) -> pa.Schema | None:
 class FolderInput:
     """The windows that a job has published in the folder of its port, oldest first, at most `most` at a time."""
 
-    kept_in: ClassVar = "inputs"
+    kind: ClassVar[str] = "folder"
 
     def __init__(self, side: str, port: PortFolder, position: Sequence[Any] | None, most: int) -> None:
         """The folder need not be there yet, and nothing is read."""

@@ -21,7 +21,7 @@ from bucket_store.errors import CorruptionError, FencedError, SettingsChangedErr
 from deduper.admin.open_store import open_store
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, IntegrityError, UsageError
-from deduper.ranges.stream.levels import merged_from
+from deduper.ranges.stream.ranges import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
