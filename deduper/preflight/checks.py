@@ -14,7 +14,7 @@ from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
 from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
-from deduper.preflight.results import Failure, PreflightCheck, Start
+from deduper.preflight.results import Failure, PreflightCheck, Results, Start
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +48,22 @@ def require(start: Start) -> None:
         DeduperError, StoreError, OSError: the first failure.
     """
     for check in CHECKS:
-        for found in check.find(start):
-            if isinstance(found, Failure):
-                raise found.error
-            if found.severity is Severity.ERROR:
-                raise CheckFailedError(str(found))
-            if check.is_logged and found.severity is Severity.WARNING:
-                logger.warning("%s", found)
+        raise_failure(check.find(start), are_logged=check.is_logged)
+
+
+def raise_failure(results: Results, *, are_logged: bool) -> None:
+    """Raise the first failure of a check; `are_logged`: its warnings are.
+
+    Raises:
+        DeduperError, StoreError, OSError: that failure.
+    """
+    for found in results:
+        if isinstance(found, Failure):
+            raise found.error
+        if found.severity is Severity.ERROR:
+            raise CheckFailedError(str(found))
+        if are_logged and found.severity is Severity.WARNING:
+            logger.warning("%s", found)
 
 
 def examine(start: Start) -> Iterator[Diagnostic]:

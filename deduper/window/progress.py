@@ -98,7 +98,7 @@ class BatchProgress:
         return {"event": "window", **_rounded(values)}
 
 
-_STOPPED = {"drained": "source drained", "max_windows": "window limit reached", "signal": "stopped by a signal"}
+STOPPED = {"drained": "source drained", "max_windows": "window limit reached", "signal": "stopped by a signal"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def summary_line(summary: RunSummary) -> str:
     return (
         f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
         f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
-        f"{summary.error:,} error; {_STOPPED.get(summary.stopped_by, summary.stopped_by)}{note}"
+        f"{summary.error:,} error; {STOPPED.get(summary.stopped_by, summary.stopped_by)}{note}"
     )
 
 

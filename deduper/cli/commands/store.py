@@ -68,8 +68,7 @@ def status(
 ) -> None:
     """Show the health and progress of a job; a window; a bucket.
 
-    Safe beside a running job. Of a range stream's store it shows what `range-stream --status` shows; of the options
-    --watch is for such a store too.
+    Safe beside a running job. It shows the store of a range stream too, with no option but --watch.
     """
     is_over_time = over_time or page is not None
     chosen = {"--window": window is not None, "--bucket": bucket is not None, "--over-time": is_over_time}
@@ -120,7 +119,7 @@ def _show_status(store: str, last: int | None, every_s: float | None, *, timings
         from deduper.ranges.stream.settings import StreamJob
         from deduper.ranges.stream.status import stream_status
 
-        root = StreamJob.load(Path(store)).ports.store.place if error.root is None else error.root
+        root = StreamJob.load(Path(store)).store.place if error.root is None else error.root
         show(lambda: stream_status(root), render_status, line_of_stream)
 
 
