@@ -41,7 +41,7 @@ def written(start: Start) -> Results:
     places |= {f"sinks.{port}": sink.place for port, sink in config.file_ports.items()}
     for place, folder in places.items():
         if folder.names.scheme != "file":
-            yield from reachable(place, folder)
+            yield from reachable(place, folder, is_unowned=start.waits and not start.take_over)
             continue
         path = folder.local
         failure = _not_writable(place, path)

@@ -29,6 +29,7 @@ from bucket_store.places.open import open_place
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
+from deduper.window.leftovers import discard_temporary, store_folders
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
 from deduper.window.present_clock import present_wall_us
@@ -65,9 +66,16 @@ def owned_store(
     warn_of_original(log)
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
+    discard_leftovers(config)
     failpoints.hit("start.claimed")
     with HeartBeat(log.root, owner), contextlib.closing(open_backend(config.store.url)) as pieces:
         yield Ownership(log, pieces)
+
+
+def discard_leftovers(config: names.HasFilePorts) -> None:
+    """Remove the temporary files of earlier owners; after the claim, before anything is written."""
+    ports = (sink.place for sink in config.file_ports.values())
+    discard_temporary([*store_folders(config.store.place), *ports])
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:

@@ -279,6 +279,17 @@ class Hdfs:
         calls = {name: count for name, count in counts.items() if name not in of_datanodes and "Overall" not in name}
         return calls | {"transactions": int(self.bean("FSNamesystem").get("LastWrittenTransactionId", 0))}
 
+    def synced_blocks(self) -> tuple[int, int]:
+        """Blocks that the DataNodes have written since their start, and those that they have synced to their disks."""
+        written = synced = 0
+        for number in range(len(self.datanodes)):
+            address = f"http://127.0.0.1:{self._ports[f'web-{number}']}/jmx?qry=Hadoop:service=DataNode,name="
+            with urllib.request.urlopen(f"{address}DataNodeActivity-*", timeout=5) as answer:
+                (bean,) = json.load(answer)["beans"]
+            written += int(bean["BlocksWritten"])
+            synced += int(bean["FsyncCount"])
+        return written, synced
+
     # ---- the processes
 
     def _server(self, name: str, main_class: str, options: Mapping[str, object]) -> Server:

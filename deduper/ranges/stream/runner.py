@@ -61,7 +61,7 @@ from deduper.sinks.publish_state import OnUnknown
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.present_clock import present_wall_us
 from deduper.window.publishing import TopicPorts, publish_window
-from deduper.window.recovery import publish_unmarked, reason_to_stop
+from deduper.window.recovery import discard_leftovers, publish_unmarked, reason_to_stop
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,7 @@ def owned_store(
     if not take_over:
         require_no_owner(root)
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
+    discard_leftovers(job.ports)
     failpoints.hit("start.claimed")
     stop = stop or Event()
     sinks, deadline = job.topic_ports, job.ports_deadline
