@@ -20,6 +20,9 @@ def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results
     """
     try:
         folder.exists()
+    except StorageAwayError as error:
+        yield Failure(place, error)
+        return
     except OSError as error:
         what = f"{place}: {folder} does not answer: {error}; see that the storage runs and lets this user in"
         yield Failure(place, CannotWriteError(what))
@@ -32,7 +35,7 @@ def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results
     except OSError as error:
         away = error if isinstance(error, StorageAwayError) else error.__cause__
         if isinstance(away, StorageAwayError):
-            yield Failure(place, CannotWriteError(f"{place}: {away}; see that its servers run"))
+            yield Failure(place, away)
             return
         what = f"{place}: {folder} cannot be written to: {error}"
         has_remedy = folder.names.scheme == "hdfs" and error.errno in (errno.EACCES, errno.EDQUOT)

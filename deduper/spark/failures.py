@@ -28,6 +28,7 @@ _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?
 # A traceback has the exception with its module, whatever room that is in.
 _RAISED = re.compile(r"^(?:bucket_store|deduper)(?:\.\w+)*\.(\w+): (.*)$", re.MULTILINE)
 _AWAY = re.compile(r"^bucket_store\.errors\.StorageAwayError: (.*)$", re.MULTILINE)
+_MISSING = {"DataNode": "writes", "safe mode": "takes changes"}
 _NO_REASON = "Mkdirs failed"
 _PASSING = (
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
@@ -153,7 +154,12 @@ def storage_away(error: Exception) -> StorageAwayError | None:
             return cause
         cause = cause.__cause__
     raised = _AWAY.search(str(error))
-    return None if raised is None else StorageAwayError(raised[1])
+    if raised is None:
+        return None
+    away = StorageAwayError(raised[1])
+    # Its text is all that comes from a task.
+    away.missing = next((missing for word, missing in _MISSING.items() if word in raised[1]), away.missing)
+    return away
 
 
 def _below(root: type[Exception]) -> Iterator[type[Exception]]:

@@ -5,15 +5,19 @@ What has failed is done again once a file can be written to each of them from he
 
 from __future__ import annotations
 
+import re
 import time
 
 from bucket_store.filesystem import temporary_name
-from bucket_store.places.outages import is_waiting
+from bucket_store.places.outages import is_waiting, note
 from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.spark.failures import storage_away
 
 _PAUSE_S = 1.0
+_TRIED_S = 6.0
+"""A task has tried for so long at least when it fails."""
+_STORAGE = re.compile(r"\w+://[^/]*")
 
 
 class StorageWait:
@@ -32,13 +36,17 @@ class StorageWait:
             StorageAwayError: it is away for longer than the deadline, or nothing waits here.
             StopRequested: a stop was requested meanwhile.
         """
-        if storage_away(failure) is None or not self._places or not is_waiting():
+        away = storage_away(failure)
+        if away is None or not self._places or not is_waiting():
             return False
         now = time.monotonic()
         if self._since is None:
             self._since = now
         if now - self._since > self._deadline_s:
             return False
+        storage = _STORAGE.match(str(away))
+        if storage is not None:
+            note(storage[0], away, now - _TRIED_S)
         time.sleep(_PAUSE_S)
         for place in self._places:
             _demand_a_file(place)

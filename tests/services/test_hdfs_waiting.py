@@ -5,7 +5,9 @@ docs/how-to/hdfs.md has what ends it, and how long it takes.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,6 +121,31 @@ def test_a_job_waits_and_goes_on(
     job.run_to_the_end()
     assert "gives up after 600 s" in job.scene.output()
     assert "Traceback" not in job.scene.output()
+    job.check(on_a_disk)
+
+
+def test_a_stop_ends_the_wait_and_a_start_waits_too(
+    on_a_disk: dict[str, Any], hdfs_pair: Hdfs, story: Callable[..., Story]
+) -> None:
+    """The stop within seconds, with nothing lost; the start goes on when the NameNode is back."""
+    job = story(hdfs_pair, shards=4)
+    job.start()
+    hdfs_pair.namenode.kill()
+    _said_after(job, 0, "waiting for hdfs", time.monotonic())
+    began = time.monotonic()
+    assert job.driver is not None
+    os.kill(job.driver.pid, signal.SIGTERM)
+    code = job.driver.wait(_GOES_ON_S)
+    assert code == 0, job.scene.output()
+    assert "stopped while waiting for hdfs" in job.scene.output()
+    print(f"ended {time.monotonic() - began:.1f} s after the signal")
+    told = len(job.scene.output())
+    with environment(HADOOP_CONF_DIR=str(hdfs_pair.conf)):
+        job.driver = job.scene.start("--once")
+    _said_after(job, told, "waiting for hdfs", time.monotonic())
+    hdfs_pair.start()
+    _said_after(job, told, "answers again after", time.monotonic())
+    job.run_to_the_end()
     job.check(on_a_disk)
 
 

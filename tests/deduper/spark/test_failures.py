@@ -127,7 +127,9 @@ def test_a_storage_that_was_away_is_known(error: Exception) -> None:
     """Whatever was raised over it; the work is done again then."""
     if isinstance(error, NotPlacedError):
         error.__cause__ = StorageAwayError.of(errno.EIO, "HDFS: refused", "hdfs://nn/state")
-    assert str(storage_away(error)) == "hdfs://nn/state: HDFS: refused"
+    away = storage_away(error)
+    assert away is not None
+    assert (str(away), away.missing) == ("hdfs://nn/state: HDFS: refused", "answers")
     assert storage_away(OSError(errno.EIO, "a disk")) is None
 
 
