@@ -64,5 +64,34 @@ class StaleViewError(StoreError):
     """A task holds a view older than the tables it found: a zombie of an earlier batch. The operator: nothing."""
 
 
+class StorageAwayError(StoreError, TimeoutError):
+    """A storage elsewhere gives no answer, or does not read or write for now: it may by itself, or when it is repaired.
+
+    `missing` says what it does not do. A job waits until its deadline (`places.outages`).
+
+    The operator: bring it back, as the message says; then start the job again. Nothing is lost.
+    """
+
+    missing = "answers"
+    """`answers`, `takes changes` (safe mode), `writes` or `reads` (the servers that have the bytes)."""
+
+    def __str__(self) -> str:
+        """Without the number of the system's error."""
+        if self.strerror is None:
+            return super().__str__()
+        return f"{self.filename}: {self.strerror}"
+
+    @classmethod
+    def of(cls, code: int, text: str, url: str, missing: str = "answers") -> StorageAwayError:
+        """The error of a storage that does not do what is `missing`."""
+        error = cls(code, text, url)
+        error.missing = missing
+        return error
+
+    def after(self, what: str) -> StorageAwayError:
+        """The same error with what was done about it."""
+        return self.of(self.errno or 0, f"{self.strerror}; {what}", self.filename, self.missing)
+
+
 class SpaceError(StoreError):
     """No room to write. The operator: free or add disk; nothing that was committed is harmed."""

@@ -168,4 +168,6 @@ def telling_where(place: str | Path) -> Iterator[None]:
     except OSError as exc:
         if exc.errno not in NO_ROOM:
             raise
-        raise CannotWriteError(f"{place}: {os.strerror(exc.errno)}") from exc
+        # A storage elsewhere says which quota, and what to do.
+        reason = exc.strerror if "://" in str(exc.filename) else os.strerror(exc.errno)
+        raise CannotWriteError(f"{place}: {reason}") from exc

@@ -22,6 +22,7 @@ import xxhash
 
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import frame, unframe
+from bucket_store.places.outages import are_known, not_waiting
 from bucket_store.places.place import Place
 from bucket_store.wire import decode, encode
 
@@ -64,7 +65,8 @@ class Sign:
 class HeartBeat:
     """Beats from a thread of its own between `start` and `stop`; also a context manager.
 
-    A beat that cannot be written is logged and the next one tried: it never stops the owner.
+    A beat that cannot be written is logged and the next one tried: it never stops the owner. A job without
+    input notices an outage of the storage by it.
     """
 
     def __init__(self, root: Place, owner: str, *, interval_s: float = INTERVAL_S) -> None:
@@ -88,13 +90,15 @@ class HeartBeat:
         self._counter += 1
         data = frame(MAGIC, VERSION, encode(Beat(self._owner, self._nonce, self._counter)))
         try:
-            if self._is_written:
-                self._path.touch(data)
-            else:
-                self._path.replace(data)
-                self._is_written = True
+            with not_waiting():
+                if self._is_written:
+                    self._path.touch(data)
+                else:
+                    self._path.replace(data)
+                    self._is_written = True
         except OSError as exc:
-            log.warning("heartbeat %s could not be written: %s", self._path, exc)
+            if not are_known():  # the lines of an outage say it
+                log.warning("heartbeat %s could not be written: %s", self._path, exc)
 
     def stop(self) -> None:
         """End the beating, and remove the file unless it holds another owner's beat. Safe to repeat."""
@@ -103,9 +107,10 @@ class HeartBeat:
             self._thread.join()
             self._thread = None
         try:
-            beat = read_beat(self._path.parent)
-            if beat is not None and beat.nonce == self._nonce:
-                self._path.remove()
+            with not_waiting():
+                beat = read_beat(self._path.parent)
+                if beat is not None and beat.nonce == self._nonce:
+                    self._path.remove()
         except OSError as exc:  # raised here, it would hide the error that ends the job
             log.warning("heartbeat %s could not be removed: %s", self._path, exc)
 

@@ -28,6 +28,6 @@ class HdfsPieces(PieceFiles):
     def _put(self, file: str, data: bytes) -> str:
         names, path = self._root.names, self._root.path
         assert isinstance(names, HdfsNames)
-        # After a failed try under the next name: that file may become whole or stay a part.
-        found = names.written(data, lambda number: path / try_name(file, number), parents=True, failpoint=steps.PIECE)
+        # A twin of this task may write the same piece: the file of a failed try is deleted, and must not be the twin's.
+        found = names.written(data, lambda: path / try_name(file), parents=True, failpoint=steps.PIECE)
         return str(found.relative_to(path))

@@ -1,12 +1,13 @@
 """Pieces that are files of their own, on any storage of places: the common part of `hdfs:` and of object stores.
 
-Names: `pieces/<shard, 4 digits>/<epoch, 6 digits>-<piece name>[~<try>].piece`. The file has the piece's bytes and
+Names: `pieces/<shard, 4 digits>/<epoch, 6 digits>-<piece name>[~<8 hex>].piece`. The file has the piece's bytes and
 nothing else, so listing gives shard, epoch, name and length of every piece. Nothing is appended to, locked, or marked.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Collection, Iterable, Iterator
 
 from bucket_store import failpoints
@@ -15,13 +16,12 @@ from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
 
 SUFFIX = ".piece"
-_TRY = re.compile(r"~\d+$")
-"""Of a piece whose files before had no clear outcome: `~2`, `~3`."""
+_TRY = re.compile(r"~[0-9a-f]+$")
 
 
-def try_name(file: str, number: int) -> str:
-    """The name of the file of a try to write a piece, the first with number 0."""
-    return f"{file}~{number + 1}{SUFFIX}" if number else f"{file}{SUFFIX}"
+def try_name(file: str) -> str:
+    """A new name for the file of a try to write a piece."""
+    return f"{file}~{secrets.token_hex(4)}{SUFFIX}"
 
 
 class PieceFiles:

@@ -1,6 +1,9 @@
 """Places in HDFS, over hdfs-native.
 
 - A file is created, written and closed in one call: a writer that is open and idle hangs when its DataNode dies.
+- A try that fails is deleted at once, and with it go its block and its lease: until then it would count against a quota
+  as a whole block in all replicas. So a block is no larger than the file, in steps of `_LEAST_BLOCK`. What cannot be
+  deleted now is deleted once the NameNode answers, by a thread; a call that hangs deletes its file when it ends.
 - Each call runs on a thread of its own and has `_LIMIT_S`, plus a second for 16 MiB. After that the caller gets a
   TimeoutError and the process a new client; the thread stays behind with the old one.
 - A process must not fork after its first call: a child has none of the threads, but the connections, and its calls
@@ -15,20 +18,25 @@ import contextlib
 import errno
 import itertools
 import logging
+import math
 import os
 import re
 import secrets
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
+from bucket_store.errors import CorruptionError, StorageAwayError
 from bucket_store.filesystem import temporary_name
 from bucket_store.places import steps
 from bucket_store.places.hadoop_settings import FOLDER, PROTECTION, asks_for_login, hadoop_settings
 from bucket_store.places.kerberos import TOKENS, LoginError, ticket
+from bucket_store.places.outages import is_waiting, note, patient
 from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
 from bucket_store.places.prepared import prepared_below, prepared_name
 from bucket_store.threads import bounded, on_a_thread
@@ -54,6 +62,19 @@ _TRIES_S, _PAUSE_S, _LONGEST_PAUSE_S = 6.0, 0.05, 0.25
 # Of two DataNodes the NameNode picks the dead one every other time: two dozen tries, on a slow machine too.
 _TRIES, _LONGEST_TRIES_S = 24, 20.0
 
+_MOST_ROUNDS = 5
+"""So often a file is made again whose rename had no answer, and certainly was not done."""
+_CHANGES = ("answers", "takes changes")
+_PAUSES_OF_DAMAGE_S = (0.5, 2.0)
+"""Before a block is read again that all its DataNodes refuse: one of them may just have come back."""
+_LISTENS_S = 2.0
+
+# The least that a NameNode takes, unless `dfs.namenode.fs-limits.min-block-size` is set; then it has its own block.
+_LEAST_BLOCK, _LARGEST_FILE_OF_ONE = 1 << 20, 64 << 20
+_LEAST_REFUSED = "less than configured minimum"
+# As long as that a thread tries to delete what failed tries have left; then the next start does.
+_SWEEP_S, _SWEEP_PAUSE_S = 1800.0, 1.0
+
 # Seven seconds in all, and so below the limit of a call: a NameNode that fails over is waited for, a dead one is not.
 _OPTIONS = {
     "dfs.client.failover.max.attempts": "7",
@@ -66,6 +87,20 @@ _OPTIONS = {
 _clients: dict[str, list[Client | None]] = {}
 _owner: int | None = None
 """The process whose clients these are."""
+
+# When a file with one replica was last told of.
+_told_at = -math.inf
+_TOLD_EVERY_S = 60.0
+
+# Authorities that have answered this process, so that it needs no other login.
+_answered: set[str] = set()
+
+# Authorities whose NameNode has refused the least block.
+_own_blocks: set[str] = set()
+
+# What failed tries have left, until a thread has deleted it. The thread runs while there is some.
+_left: list[tuple[HdfsNames, PurePosixPath]] = []
+_sweeping = threading.Lock()
 
 # By authority: how far the NameNode's clock is ahead of this machine's, in µs, and when that was measured.
 _clocks: dict[str, tuple[int, float]] = {}
@@ -88,41 +123,52 @@ class HdfsNames:
 
     def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """See `Names`."""
-        try:
-            temporary = self._stage(path, data, failpoint)
-        except OSError as exc:
-            raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
-        steps.written(failpoint)
-        try:
-            self.call(path, lambda client: client.rename(str(temporary), str(path)))
-        except FileExistsError:
-            with contextlib.suppress(OSError):
-                self.remove(temporary)
-            raise
-        except OSError as exc:
-            was_there = self._withdraw(temporary)
-            if was_there is None:
-                raise UnansweredError(exc.errno, exc.strerror, exc.filename) from exc
-            if was_there:
+        for is_last in (*[False] * _MOST_ROUNDS, True):
+            try:
+                temporary = self._stage(path, data, failpoint)
+            except OSError as exc:
                 raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
-            raise
+            steps.written(failpoint)
+            try:
+                self.call(path, lambda client, new=temporary: client.rename(str(new), str(path)))  # type: ignore[misc]
+            except FileExistsError:
+                self._discard(temporary)
+                raise
+            except OSError as exc:
+                was_there = self._withdrawn(temporary)
+                is_passing = isinstance(exc, StorageAwayError) and is_waiting()
+                if was_there is None:
+                    raise UnansweredError(exc.errno, exc.strerror, exc.filename) from exc
+                if was_there and is_passing and not is_last:
+                    continue
+                if was_there:
+                    raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
+                if not is_passing or not self._holds(path, data):
+                    raise
+            break
         steps.linked(failpoint)
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""
-        temporary = self._stage(path, data)
-        try:
-            self.call(path, lambda client: client.rename(str(temporary), str(path), True))
-        except OSError:
-            self._withdraw(temporary)
-            raise
+        for is_last in (*[False] * _MOST_ROUNDS, True):
+            temporary = self._stage(path, data)
+            try:
+                self.call(path, lambda client, new=temporary: client.rename(str(new), str(path), True))  # type: ignore[misc]
+            except OSError as exc:
+                was_there = self._withdrawn(temporary)
+                if not is_waiting() or not isinstance(exc, StorageAwayError) or was_there is None or is_last:
+                    raise
+                if was_there:
+                    continue
+            break
 
     def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
         """See `Names`: a temporary file with the epoch in its name."""
-        temporary = self.written(data, lambda _: path.with_name(prepared_name(path.name, epoch)))
+        temporary = self.written(data, lambda: path.with_name(prepared_name(path.name, epoch)))
 
         def put() -> None:
-            self.call(path, lambda client: client.rename(str(temporary), str(path), True))
+            # Of a rename that was done, and had no answer, the second finds no file: as when another owner is later.
+            self._patient(path, lambda client: client.rename(str(temporary), str(path), True), proves=_CHANGES)
 
         return Prepared(put, lambda: self.remove(temporary))
 
@@ -133,19 +179,15 @@ class HdfsNames:
 
     def read(self, path: PurePosixPath) -> bytes:
         """See `Names`."""
-        reader = self._reader(path, None)
-        size = len(reader)
-        return self.call(path, lambda _: reader.read_range(0, size), size) if size else b""
+        return self._read(path, 0, None)
 
     def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
         """See `Names`."""
-        reader = self._reader(path, start + length)
-        length = min(length, len(reader) - start)
-        return self.call(path, lambda _: reader.read_range(start, length), length) if length > 0 else b""
+        return self._read(path, start, start + length)
 
     def stat(self, path: PurePosixPath) -> Entry:
         """See `Names`."""
-        return _entry(self.call(path, lambda client: client.get_file_info(str(path))), path.name)
+        return _entry(self._patient(path, lambda client: client.get_file_info(str(path))), path.name)
 
     def exists(self, path: PurePosixPath) -> bool:
         """See `Names`."""
@@ -162,7 +204,7 @@ class HdfsNames:
     def entries(self, path: PurePosixPath) -> list[Entry]:
         """See `Names`."""
         try:
-            found = self.call(path, lambda client: list(client.list_status(str(path))))
+            found = self._patient(path, lambda client: list(client.list_status(str(path))))
         except FileNotFoundError:
             return []
         if [status.path for status in found] == [str(path)]:
@@ -171,25 +213,25 @@ class HdfsNames:
 
     def remove(self, path: PurePosixPath) -> None:
         """See `Names`."""
-        self.call(path, lambda client: client.delete(str(path), False))
+        self._patient(path, lambda client: client.delete(str(path), False), proves=_CHANGES)
 
     def remove_tree(self, path: PurePosixPath) -> None:
         """See `Names`."""
-        self.call(path, lambda client: client.delete(str(path), True))
+        self._patient(path, lambda client: client.delete(str(path), True), proves=_CHANGES)
 
     def make_directories(self, path: PurePosixPath) -> None:
         """See `Names`."""
-        self.call(path, lambda client: client.mkdirs(str(path), create_parent=True))
+        self._patient(path, lambda client: client.mkdirs(str(path), create_parent=True), proves=_CHANGES)
 
     def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
-        """See `Names`."""
-        self.call(target, lambda client: client.rename(str(source), str(target)))
+        """See `Names`. After an outage this very call may have given it the name: then there is no source any more."""
+        self._patient(target, lambda client: client.rename(str(source), str(target)), proves=_CHANGES)
 
     def touch(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`: one transaction of the NameNode, no block. The time is by the NameNode's clock."""
         now = (time.time_ns() // 1000 + self._clock_ahead_us(path)) // 1000
         try:
-            self.call(path, lambda client: client.set_times(str(path), now, now))
+            self._patient(path, lambda client: client.set_times(str(path), now, now), proves=_CHANGES)
         except FileNotFoundError:
             self.replace(path, data)
 
@@ -197,48 +239,56 @@ class HdfsNames:
         """See `Names`: nothing is left to do."""
 
     def written(
-        self, data: bytes, named: Callable[[int], PurePosixPath], *, parents: bool = False, failpoint: str = ""
+        self, data: bytes, new_name: Callable[[], PurePosixPath], *, parents: bool = False, failpoint: str = ""
     ) -> PurePosixPath:
-        """The path of a new file, whole and durable: the first of these names under which it could be written.
+        """The path of a new file, whole and durable; each try has a name of its own, which no other process uses.
 
         The client goes to the DataNodes that the NameNode picks, which picks dead ones until it misses them. So after
         two refusals, or one call that hangs, the file is begun with one replica, until a living one is picked, and the
-        NameNode makes the others: after a death Java's client leaves it as many to make. A failed try may leave a part
-        of a file, or a whole one later. With `parents` missing directories are made.
+        NameNode makes the others: after a death Java's client leaves it as many to make. The file of a failed try is
+        deleted. With `parents` missing directories are made.
 
         Raises:
-            OSError: what the cluster refused; or the last error after `_TRIES_S` seconds and `_TRIES` tries, or
-                `_LONGEST_TRIES_S`, or after two calls that hang.
+            OSError: what the cluster refused; or, where nothing waits for an outage, the last error after `_TRIES_S`
+                seconds and `_TRIES` tries, or `_LONGEST_TRIES_S`, or after two calls that hang.
         """
+        return patient(
+            self._storage, lambda: self._written(data, new_name, parents, failpoint), proves=(*_CHANGES, "writes")
+        )
+
+    def _written(
+        self, data: bytes, new_name: Callable[[], PurePosixPath], parents: bool, failpoint: str
+    ) -> PurePosixPath:
         since, wanted, hung = time.monotonic(), 0, 0
         for number in itertools.count():
-            path, began = named(number), time.monotonic()
+            path, began = new_name(), time.monotonic()
             try:
                 self.begin(path, data, 1 if wanted else None, parents=parents, failpoint=failpoint)
-            except FileExistsError:
-                continue
             except OSError as exc:
                 now = time.monotonic()
-                if exc.errno == errno.ETIMEDOUT:
-                    hung += 1
-                    since = now
-                elif now - began > _TRIES_S:
-                    raise  # the NameNode is away
+                if isinstance(exc, StorageAwayError):
+                    note(self._storage, exc, began)
+                is_hung = exc.errno == errno.ETIMEDOUT
+                is_away = is_hung or now - began > _TRIES_S  # the NameNode, for all that is known
+                hung += is_hung
+                since = now if is_hung else since
                 tried_s = now - since
-                is_tried = tried_s > _TRIES_S and (number >= _TRIES or tried_s > _LONGEST_TRIES_S)
-                if hung > 1 or is_tried or exc.errno not in (errno.ETIMEDOUT, errno.EIO):
+                is_last = (is_away and not is_hung) or hung > 1 or exc.errno not in _TRIED_AGAIN
+                is_last |= tried_s > _TRIES_S and (number >= _TRIES or tried_s > _LONGEST_TRIES_S)
+                if not is_last and (number or hung):
+                    wanted = wanted or self._replicas(path)
+                    is_last = hung > 0 and not wanted  # it is the NameNode that gives no answer
+                self._discard(path, exc, now=not is_away)
+                if is_last:
                     raise
                 if number or hung:
-                    wanted = wanted or self._replicas(path)
-                    if hung and not wanted:
-                        raise  # it is the NameNode that gives no answer
                     time.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**number))
             else:
                 break
         if wanted > 1:
             with contextlib.suppress(OSError):
                 self.call(path, lambda client: client.set_replication(str(path), wanted))
-            logger.warning("%s: one DataNode has it so far, %d tries have failed", self.url(path), number)
+            _tell_of_one_replica(self.url(path), number)
         return path
 
     def begin(
@@ -252,23 +302,58 @@ class HdfsNames:
     ) -> None:
         """Make a file under its own name, durable on return; after an error a part of it may be there.
 
+        A call that hangs deletes the file when it ends.
+
         Raises:
             FileExistsError: the name is taken.
         """
+        is_given_up, is_created = threading.Event(), threading.Event()
 
         def write(client: Client) -> None:
-            options = WriteOptions(permission=0o600, create_parent=parents, replication=replicas)
-            # The inner client: a file of the outer one is closed when it is collected. After a refused write that means
-            # to ask the NameNode for 15 s whether it has a block that no DataNode has.
-            file = client.inner.create(str(path), options)
-            file.write(data)
-            steps.opened(failpoint)
-            file.close()
+            size = None if self.authority in _own_blocks else _block_size(len(data))
+            options = WriteOptions(permission=0o600, create_parent=parents, replication=replicas, block_size=size)
+            try:
+                # The inner client: a file of the outer one is closed when it is collected. After a refused write that
+                # means to ask the NameNode for 15 s whether it has a block that no DataNode has.
+                file = client.inner.create(str(path), options)
+                is_created.set()
+                file.write(data)
+                steps.opened(failpoint)
+                file.close()
+            finally:
+                if is_given_up.is_set():
+                    client.delete(str(path), False)
 
-        self.call(path, write, len(data))
+        try:
+            self.call(path, write, len(data), missing=lambda: "writes" if is_created.is_set() else "answers")
+        except OSError as exc:
+            is_given_up.set()
+            if _LEAST_REFUSED not in str(exc) or self.authority in _own_blocks:
+                raise
+            _own_blocks.add(self.authority)
+            self.begin(path, data, replicas, parents=parents, failpoint=failpoint)
 
-    def call(self, path: PurePosixPath, action: Callable[[Client], T], size: int = 0) -> T:
+    @property
+    def _storage(self) -> str:
+        return f"hdfs://{self.authority}"
+
+    def _patient(
+        self, path: PurePosixPath, action: Callable[[Client], T], *, proves: Collection[str] = ("answers",)
+    ) -> T:
+        """As `call`, tried again in an outage that this process waits for: the action is safe to repeat."""
+        return patient(self._storage, lambda: self.call(path, action), proves=proves)
+
+    def call(
+        self,
+        path: PurePosixPath,
+        action: Callable[[Client], T],
+        size: int = 0,
+        *,
+        missing: Callable[[], str] = lambda: "answers",
+    ) -> T:
         """What `action` gives for a client of this process; `size` is the bytes it moves.
+
+        `missing`: what HDFS does not do if the action now has no answer, as `StorageAwayError` has it.
 
         Raises:
             OSError: what the cluster refused, in plain words.
@@ -281,39 +366,29 @@ class HdfsNames:
             # Of the constructor: a name service that the configuration does not have.
             raise as_os_error(exc, self.url(path)) from exc
         try:
-            return bounded(lambda: action(client), _LIMIT_S + size / _BYTES_A_SECOND)
+            result = bounded(lambda: action(client), _LIMIT_S + size / _BYTES_A_SECOND)
+            _answered.add(self.authority)
+            return result
         except TimeoutError as exc:
             _throw_away(self.authority, client)
-            raise TimeoutError(errno.ETIMEDOUT, f"HDFS gives no answer: {exc}", self.url(path)) from exc
+            text = f"HDFS gives no answer: {exc}"
+            raise StorageAwayError.of(errno.ETIMEDOUT, text, self.url(path), missing()) from exc
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:
             # Of its own errors, a panic of the client is none of Exception's.
-            raise as_os_error(exc, self.url(path)) from exc
+            raise as_os_error(exc, self.url(path), missing()) from exc
 
     def _stage(self, path: PurePosixPath, data: bytes, failpoint: str = "") -> PurePosixPath:
-        """A temporary file beside `path`, whole and durable; those of failed tries are removed."""
-        tried: list[PurePosixPath] = []
+        """A temporary file beside `path`, whole and durable."""
+        return self.written(data, lambda: path.with_name(temporary_name(path.name)), failpoint=failpoint)
 
-        def named(_: int) -> PurePosixPath:
-            tried.append(path.with_name(temporary_name(path.name)))
-            return tried[-1]
-
-        try:
-            whole = self.written(data, named, failpoint=failpoint)
-        except OSError as exc:
-            if exc.errno in (errno.ETIMEDOUT, errno.EIO):
-                on_a_thread(lambda: self._withdraw_all(tried))
-            else:
-                self._withdraw_all(tried)  # the NameNode answers
-            raise
-        if len(tried) > 1:
-            on_a_thread(lambda: self._withdraw_all(tried[:-1]))
-        return whole
-
-    def _withdraw_all(self, temporaries: Iterable[PurePosixPath]) -> None:
-        for temporary in temporaries:
-            self._withdraw(temporary)
+    def _discard(self, path: PurePosixPath, failure: OSError | None = None, *, now: bool = True) -> None:
+        """Delete what a failed try may have left: now, or once the NameNode answers; `failure` is that of the try."""
+        if failure is not None and failure.errno not in _LEAVES_A_FILE:
+            return
+        if not now or self._withdraw(path) is None:
+            _delete_later(self, path)
 
     def _replicas(self, path: PurePosixPath) -> int:
         """How many replicas a file that was begun is to have; 0 when that is not clear."""
@@ -330,6 +405,54 @@ class HdfsNames:
             return self.call(temporary, lambda client: client.delete(str(temporary), False))
         return None
 
+    def _withdrawn(self, temporary: PurePosixPath) -> bool | None:
+        """As `_withdraw`, after an outage that this process waits for; what is unclear is tried again on a thread."""
+        with contextlib.suppress(OSError):
+            return self._patient(temporary, lambda client: client.delete(str(temporary), False), proves=_CHANGES)
+        _delete_later(self, temporary)
+        return None
+
+    def _holds(self, path: PurePosixPath, data: bytes) -> bool:
+        try:
+            return self.read(path) == data
+        except FileNotFoundError:
+            return False
+
+    def _read(self, path: PurePosixPath, start: int, end: int | None) -> bytes:
+        """The bytes of a range, or all from `start` on.
+
+        Raises:
+            CorruptionError: the DataNodes that have a block answer, and none gives its bytes.
+        """
+
+        def read() -> bytes:
+            reader = self._reader(path, end)
+            length = min(len(reader), len(reader) if end is None else end) - start
+            if length <= 0:
+                return b""
+            return self.call(path, lambda _: reader.read_range(start, length), length, missing=lambda: "reads")
+
+        def read_if_whole() -> bytes:
+            for pause_s in (*_PAUSES_OF_DAMAGE_S, None):
+                try:
+                    return read()
+                except StorageAwayError as exc:
+                    nodes = _nodes_of(exc)
+                    if exc.missing != "reads" or not nodes or not all(map(_listens, nodes)):
+                        raise
+                    if pause_s is None:
+                        raise CorruptionError(
+                            "a block of the file",
+                            file=self.url(path),
+                            offset=start,
+                            expected="bytes that agree with their checksums",
+                            found=f"none in its replicas, at the DataNodes {', '.join(nodes)} (`hdfs fsck`)",
+                        ) from exc
+                    time.sleep(pause_s)
+            raise AssertionError("the last round ends the loop")
+
+        return patient(self._storage, read_if_whole, proves=("answers", "reads"))
+
     def _reader(self, path: PurePosixPath, end: int | None) -> FileReader:
         """A reader of the bytes up to `end`, or of all.
 
@@ -341,11 +464,12 @@ class HdfsNames:
             reader: FileReader = self.call(path, lambda client: client.read(str(path)))
             if end is not None and len(reader) >= end:
                 return reader
-            size = self.stat(path).size
+            size = self.call(path, lambda client: client.get_file_info(str(path)).length)
             if len(reader) >= size:
                 return reader
             if time.monotonic() > give_up:
-                raise TimeoutError(errno.ETIMEDOUT, "no DataNode has reported the last block", self.url(path))
+                text = "no DataNode has reported the last block"
+                raise StorageAwayError.of(errno.ETIMEDOUT, text, self.url(path), "reads")
             time.sleep(_POLL_S)
 
     def _clock_ahead_us(self, path: PurePosixPath) -> int:
@@ -355,9 +479,11 @@ class HdfsNames:
             probe = path.with_name(temporary_name(f"clock-{secrets.token_hex(2)}"))
             # Rather too far ahead, by the time a file takes, than behind what the NameNode has dated before.
             began_us = time.time_ns() // 1000
-            self.begin(probe, b"")
-            ahead = self.stat(probe).modified_us - began_us
-            self.remove(probe)
+            try:
+                self.begin(probe, b"")
+                ahead = self.stat(probe).modified_us - began_us
+            finally:
+                self._discard(probe)
             _clocks[self.authority] = (ahead, time.monotonic())
         return ahead
 
@@ -402,6 +528,42 @@ def _new_client(authority: str) -> Client:
     return Client(f"hdfs://{authority}", _OPTIONS)
 
 
+def _tell_of_one_replica(url: str, tries: int) -> None:
+    """While a DataNode is dead, many files a window are so: one line a minute."""
+    global _told_at
+    now = time.monotonic()
+    if now - _told_at >= _TOLD_EVERY_S:
+        _told_at = now
+        logger.warning(
+            "%s: one DataNode has it so far, %d tries have failed; the NameNode makes the others", url, tries
+        )
+
+
+def _delete_later(names: HdfsNames, path: PurePosixPath) -> None:
+    """Delete the file of a failed try once the NameNode answers, on a thread; see `_sweep`."""
+    _left.append((names, path))
+    if _sweeping.acquire(blocking=False):
+        on_a_thread(_sweep)
+
+
+def _sweep() -> None:
+    give_up = time.monotonic() + _SWEEP_S
+    try:
+        while _left and time.monotonic() < give_up:
+            names, path = _left[0]
+            if names._withdraw(path) is None:
+                time.sleep(_SWEEP_PAUSE_S)
+            else:
+                _left.pop(0)
+    finally:
+        _sweeping.release()
+
+
+def _block_size(length: int) -> int | None:
+    """The block of a file of so many bytes; None for that of the cluster."""
+    return None if length > _LARGEST_FILE_OF_ONE else -(-max(1, length) // _LEAST_BLOCK) * _LEAST_BLOCK
+
+
 def _throw_away(authority: str, client: Client) -> None:
     """The next call gets a new client, if this one is still the newest."""
     clients = _clients[authority]
@@ -428,7 +590,13 @@ _ERRORS = {
     "SafeModeException": errno.EAGAIN,
     "StandbyException": errno.EAGAIN,
 }
+# Others refuse the name itself; but of a file that exists this very try has taken it, and the answer was lost.
+_LEAVES_A_FILE = (errno.EIO, errno.ETIMEDOUT, errno.EDQUOT, errno.EAGAIN, errno.EEXIST)
+_TRIED_AGAIN = (errno.EIO, errno.ETIMEDOUT, errno.EEXIST)
 _LONGEST_REASON = 300
+_NO_BLOCK = "no DataNode takes a block: they are down, full, or too few for the replication"
+_NO_BYTES = "the DataNodes do not give the file's bytes"
+_NODE = re.compile(r'ip_addr: \\?"([^"\\]+)\\?".*?xfer_port: (\d+)')
 _NO_NAMENODE = "No NameNode hosts found"
 # Of GSSAPI's texts for a ticket; they begin with its name, or are MIT Kerberos's own words.
 _TICKET = re.compile(r"GSSAPI|[Kk]erberos|[Tt]icket|credentials? cache|libgssapi")
@@ -437,14 +605,19 @@ _GSSAPI_TEXT = re.compile(r'GSSAPIError\(.*, "(.*)"\)$', re.DOTALL)
 # What to do, behind the cluster's own words.
 _REMEDIES = {
     errno.EACCES: "let this user write there (`hdfs dfs -chown`), or run the job as another one",
-    errno.EDQUOT: "raise it (`hdfs dfsadmin -setSpaceQuota`, `-setQuota`), or delete files below it",
+    errno.EDQUOT: "raise it (`hdfs dfsadmin -setSpaceQuota`, `-setQuota`), or delete files below it; an open one "
+    "counts a block in each replica (`hdfs fsck PATH -openforwrite`)",
     "SafeModeException": "its DataNodes have not reported their blocks, or somebody keeps it there: "
     "`hdfs dfsadmin -safemode get`",
 }
 
 
-def as_os_error(error: BaseException, url: str) -> OSError:
-    """The OSError for an error of hdfs-native, without Java's stack, and with what to do about it."""
+def as_os_error(error: BaseException, url: str, missing: str = "answers") -> OSError:
+    """The OSError for an error of hdfs-native, without Java's stack, and with what to do about it.
+
+    It is a StorageAwayError if waiting may mend it; `missing` is what HDFS does not do then, for all that the action
+    shows.
+    """
     text = str(error)
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
@@ -453,16 +626,42 @@ def as_os_error(error: BaseException, url: str) -> OSError:
     java = _JAVA_ERROR.search(text)
     name, reason = (java[1], java[2]) if java else (type(error).__name__, text.partition("\n")[0])
     code = _ERRORS.get(name, errno.EIO)
-    if "could only be written to" in reason:
-        reason = "no DataNode takes a block: they are down, full, or too few for the replication"
-    elif "All DataNodes failed" in reason:
-        reason = "no DataNode gives the file's bytes: those that have them are down"
-    elif _NO_NAMENODE in reason:
-        return OSError(errno.EINVAL, f"HDFS: {_unknown_name(urlsplit(url).netloc)}", url)
-    elif java is None and _TICKET.search(reason):
+    authority = urlsplit(url).netloc
+    if _NO_NAMENODE in reason:
+        return OSError(errno.EINVAL, f"HDFS: {_unknown_name(authority)}", url)
+    if java is None and _TICKET.search(reason):
         return PermissionError(errno.EACCES, f"HDFS: no login: {_why_no_login(reason)}", url)
-    remedy = _REMEDIES.get(name) or _REMEDIES.get(code) or _remedy_of_closed(reason)
-    return OSError(code, f"HDFS: {reason[:_LONGEST_REASON]}{f'; {remedy}' if remedy else ''}", url)
+    is_away = java is None or code == errno.EAGAIN
+    if "could only be written to" in reason:
+        reason, missing, is_away = _NO_BLOCK, "writes", True
+    elif "All DataNodes failed" in reason:
+        nodes = [f"{address}:{port}" for address, port in _NODE.findall(text)]
+        reason, missing = f"{_NO_BYTES}: {', '.join(nodes) or 'none of those that live'}", "reads"
+    elif name == "SafeModeException":
+        missing = "takes changes"
+    elif java is None:
+        server = f"a DataNode of {authority}" if missing in ("writes", "reads") else f"the NameNode at {authority}"
+        reason = f"{server}: {reason}"
+    closed = None if missing == "answers" and authority in _answered else _remedy_of_closed(reason)
+    remedy = _REMEDIES.get(name) or _REMEDIES.get(code) or closed
+    is_away &= closed is None
+    said = f"HDFS: {reason[:_LONGEST_REASON]}{f'; {remedy}' if remedy else ''}"
+    return StorageAwayError.of(code, said, url, missing) if is_away else OSError(code, said, url)
+
+
+def _nodes_of(error: StorageAwayError) -> list[str]:
+    """The DataNodes that did not give a file's bytes; none for another error."""
+    _, is_of_bytes, nodes = str(error.strerror).partition(f"{_NO_BYTES}: ")
+    return re.findall(r"[^\s,;]+:\d+", nodes) if is_of_bytes else []
+
+
+def _listens(node: str) -> bool:
+    host, _, port = node.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_LISTENS_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _why_no_login(reason: str) -> str:

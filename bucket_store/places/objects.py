@@ -31,7 +31,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
+from bucket_store.errors import StorageAwayError
 from bucket_store.places import steps
+from bucket_store.places.outages import is_waiting, patient
 from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
 
 try:
@@ -81,26 +83,35 @@ class ObjectNames:
 
     def _create(self, path: PurePosixPath, data: bytes) -> None:
         store = self._store(len(data), retries=False)
-        is_clear = is_answered = True
-        give_up = time.monotonic() + _RETRY_S
-        for pause_s in (*_PAUSES_S, 0.0):
+        failures: list[_Failure] = []
+
+        def put() -> None:
             try:
                 obstore.put(store, _key(path), data, mode="create", use_multipart=False)
                 return
             except (BaseError, OSError) as exc:
-                failure = _Failure.of(exc)
-            if failure.is_taken:
+                failures.append(_Failure.of(exc))
+            if failures[-1].is_taken:
                 raise FileExistsError(errno.EEXIST, "the object exists", self.url(path))
-            is_clear &= failure.is_refusal or failure.was_not_sent
-            is_answered &= failure.is_answer or failure.was_not_sent
-            if failure.is_refusal or time.monotonic() > give_up:
-                break
+            raise failures[-1].error(self.url(path))
+
+        give_up = time.monotonic() + _RETRY_S
+        for pause_s in (*_PAUSES_S, 0.0):
+            try:
+                patient(self._storage, put)
+                return
+            except FileExistsError:
+                raise
+            except OSError:
+                if failures[-1].is_refusal or is_waiting() or time.monotonic() > give_up:
+                    break
             time.sleep(pause_s * random.uniform(0.5, 1.0))
-        if is_clear:
-            raise NotPlacedError(failure.errno, failure.text, self.url(path))
-        if not is_answered:
-            raise UnansweredError(failure.errno, failure.text, self.url(path))
-        raise failure.error(self.url(path))
+        last = failures[-1]
+        if all(failure.is_refusal or failure.was_not_sent for failure in failures):
+            raise NotPlacedError(last.errno, last.text, self.url(path))
+        if not all(failure.is_answer or failure.was_not_sent for failure in failures):
+            raise UnansweredError(last.errno, last.text, self.url(path))
+        raise last.error(self.url(path))
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`. Durable on return."""
@@ -256,16 +267,27 @@ class ObjectNames:
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`."""
 
+    @property
+    def _storage(self) -> str:
+        return f"{self.scheme}://{self.bucket}"
+
     def _store(self, size_bytes: int = 0, *, retries: bool = True) -> ObjectStore:
+        """The client; where a process waits for outages by itself, it sends no request twice."""
+        retries = retries and not is_waiting()
         return _client(self.scheme, self.bucket, _REQUEST_S << (size_bytes >> 25).bit_length(), retries)
 
     def _call(self, path: PurePosixPath, call: Callable[[], _T]) -> _T:
-        try:
-            return call()
-        except (BaseError, OSError) as exc:
-            failure = _Failure.of(exc)
-        # Outside of the handler: an error's context is printed too, and obstore's text holds the server's answer.
-        raise failure.error(self.url(path))
+        """What a request gives that is safe to repeat, also after an outage that this process waits for."""
+
+        def request() -> _T:
+            try:
+                return call()
+            except (BaseError, OSError) as exc:
+                failure = _Failure.of(exc)
+            # Outside of the handler: an error's context is printed too, and obstore's text holds the server's answer.
+            raise failure.error(self.url(path))
+
+        return patient(self._storage, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +335,8 @@ class _Failure:
         return cls(errno.EIO, f"the object store failed ({kind})", is_refusal=kind == "InvalidPathError")
 
     def error(self, url: str) -> OSError:
+        if self.errno in (errno.EIO, errno.ETIMEDOUT) and not self.is_refusal:
+            return StorageAwayError.of(self.errno, self.text, url)
         return OSError(self.errno, self.text, url)  # Python picks the subclass by the number
 
 

@@ -37,6 +37,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import bytes_of, inside
 from deduper.as_json import AsJson
 from deduper.sinks.names import STAGING, Attempt
+from deduper.window.leftovers import store_folders
 
 
 class OrphanKind(StrEnum):
@@ -225,8 +226,7 @@ def _intents(store: OpenStore) -> Iterator[Orphan]:
 
 def _temporary(store: OpenStore) -> Iterator[Orphan]:
     root = store.root
-    folders = [root, root / "log", root / INTENTS_DIRECTORY]
-    folders += [root / sources_file.DIRECTORY, root / sources_file.FOLDED_DIRECTORY]
+    folders = store_folders(root)
     folders += {str(port): port for port in store.ports.values()}.values()
     for folder in folders:
         for entry in inside(folder):

@@ -130,7 +130,8 @@ def print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
 def _message(error: Exception, *, verbose: bool) -> str:
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
-            remedy = "; let this user read and write there" if isinstance(error, PermissionError) else ""
+            is_here = "://" not in str(error.filename)  # a storage elsewhere has words of its own
+            remedy = "; let this user read and write there" if isinstance(error, PermissionError) and is_here else ""
             return f"{error.filename}: {error.strerror}{remedy}"
         return str(error).strip() or type(error).__name__
     from deduper.spark.failures import readable_cause

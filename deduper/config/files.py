@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +51,10 @@ class FilesSource(Section):
     def _absolute_path(cls, value: object, info: ValidationInfo) -> str:
         if not isinstance(value, str) or not value.strip():
             raise refusal(f"`{shown(value)}` is not a path", "write a directory or glob such as `in/` or `in/*.json`")
+        scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", value)
+        if scheme is not None and scheme[1].lower() != "file":
+            what = f"files in `{scheme[1]}:` cannot be a source"
+            raise refusal(what, "mount the folder, copy the files, or read a topic")
         return str(resolve(local_path(value), info))
 
     @property

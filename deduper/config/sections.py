@@ -64,6 +64,10 @@ class StoreConfig(Section):
     tables: PathOrAuto = Field(
         default="auto", description="Folder for tables on disk; auto: the machine's temporary folder"
     )
+    deadline: Duration = Field(
+        default=600_000_000,
+        description="Time to wait for HDFS or an object store that is away, with the store or a port",
+    )
     first_seen: bool = Field(
         default=True, description="Keep the place of each key's first copy; fixed for the store's life"
     )

@@ -67,10 +67,19 @@ def raise_failure(results: Results, *, are_logged: bool) -> None:
 
 
 def examine(start: Start) -> Iterator[Diagnostic]:
-    """All that the checks find."""
+    """All that the checks find; of a storage that is away the first error, which is the cause of the others."""
+    away: set[str] = set()
     for check in CHECKS:
-        try:
-            for found in check.find(start):
-                yield found.as_diagnostic(check.name) if isinstance(found, Failure) else found
-        except (DeduperError, StoreError, OSError) as error:
-            yield Failure(check.place, error).as_diagnostic(check.name)
+        for found in _found(check, start):
+            if not isinstance(found, Failure):
+                yield found
+            elif found.storage is None or found.storage not in away:
+                yield found.as_diagnostic(check.name)
+                away |= {found.storage} if found.storage is not None else set()
+
+
+def _found(check: PreflightCheck, start: Start) -> Results:
+    try:
+        yield from check.find(start)
+    except (DeduperError, StoreError, OSError) as error:
+        yield Failure(check.place, error)

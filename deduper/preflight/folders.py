@@ -40,7 +40,7 @@ def written(start: Start) -> Results:
     """The folders that the job writes to; of a missing one of this machine, the nearest parent is checked."""
     config = start.config
     ports = {f"sinks.{port}": sink.place for port, sink in config.file_ports.items()}
-    yield from writable({"store": config.store.place, **ports})
+    yield from writable({"store": config.store.place, **ports}, is_unowned=start.waits and not start.take_over)
     tables = table_settings(config)
     for place, path in {"store.tables": Path(tables.disk_dir), "store.memory": Path(tables.memory_dir)}.items():
         failure = _not_writable(place, path)
@@ -48,11 +48,11 @@ def written(start: Start) -> Results:
             yield failure
 
 
-def writable(places: Mapping[str, Place]) -> Results:
-    """A store and ports by the names of their settings, wherever they are."""
+def writable(places: Mapping[str, Place], *, is_unowned: bool = False) -> Results:
+    """A store and ports by the names of their settings, wherever they are; `is_unowned` as for `reachable`."""
     for place, folder in places.items():
         if folder.names.scheme != "file":
-            yield from reachable(place, folder)
+            yield from reachable(place, folder, is_unowned=is_unowned)
             continue
         path = folder.local
         failure = _not_writable(place, path)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from bucket_store.log.heartbeat import Sign
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, error
 from deduper.errors import ExitCode, exit_code_of
+from deduper.spark.failures import storage_away
 
 
 @dataclass(slots=True)
@@ -34,13 +36,25 @@ class Failure:
     place: str
     error: Exception
 
+    @property
+    def storage(self) -> str | None:
+        """The storage that is away, `hdfs://HOST:PORT` or `s3://BUCKET`, if that is the cause."""
+        away = storage_away(self.error)
+        if away is None or away.filename is None:
+            return None
+        parts = urlsplit(away.filename)
+        return f"{parts.scheme}://{parts.netloc}"
+
     def as_diagnostic(self, check: str) -> Diagnostic:
         """For a person."""
         text = str(self.error).removeprefix(f"{self.place}: ")
         what, semicolon, remedy = text.rpartition("; ")
         if not semicolon:
-            is_damage = exit_code_of(self.error) is ExitCode.INTEGRITY
-            what, remedy = text, "see `deduper verify` and docs/recovery.md" if is_damage else "correct it"
+            what, remedy = text, "correct it"
+            if exit_code_of(self.error) is ExitCode.INTEGRITY:
+                remedy = "see `deduper verify` and docs/recovery.md"
+            elif self.storage is not None:
+                remedy = "see that its servers run"
         return error(check, self.place, what, remedy)
 
 

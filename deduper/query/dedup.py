@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from bucket_store.places.outages import waiting
 from bucket_store.places.place import Place
 from deduper.config.load import load_config
 from deduper.config.query import FILE_NAME, QueryConfig, QuerySource, described, query_config, require_settings
 from deduper.config.sections import PORTS
-from deduper.errors import UnfinishedWindowError, UsageError
+from deduper.errors import StopRequested, UnfinishedWindowError, UsageError
 from deduper.query.batches import Answer, answer
 from deduper.query.ports import (
     FunctionCalls,
@@ -368,6 +369,8 @@ class _OpenStore:
         self._refuses_new = refuses_new
         self._rows = StagedRows(session, config, rows.schema)
         with contextlib.ExitStack() as stack:
+            # A query has no stop of its own: its user ends the process, or the wait by Ctrl-C.
+            stack.enter_context(waiting(config.store.deadline / 1e6, threading.Event(), StopRequested))
             self._metrics = stack.enter_context(_metrics(config))
             self._owned = stack.enter_context(owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us))
             self._log = self._owned.log

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyspark.sql import SparkSession
 
+from bucket_store.places.outages import waiting
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
-from deduper.errors import DeduperError
+from deduper.errors import DeduperError, StopRequested
 from deduper.preflight.checks import require
 from deduper.preflight.results import Start
 from deduper.service.error_watch import ErrorWatch
@@ -39,6 +40,7 @@ from deduper.spark.session import (
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
 from deduper.window.completeness import require_no_open_seed
 from deduper.window.exchange_folder import query_folder
+from deduper.window.last_known import noting
 from deduper.window.opened import opened_runner
 from deduper.window.owner_alive import telling_owner_of_port
 from deduper.window.present_clock import wall_clock_us
@@ -83,13 +85,12 @@ def run(
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
     start = Start(config, take_over=take_over, waits=True, seeds=opened is not None)
-    with _owner_of_port(start):
-        require(start)
-    started = time.perf_counter()
     stop = Stop()
     drain = once or config.trigger == "available_now"
     with (
+        contextlib.ExitStack() as waits,
         restoring_handlers(),
+        _required(start, stop, waits) as started,
         _metrics(start, clock) as metrics,
         owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
         _Engine(config, session, stop) as engine,
@@ -124,6 +125,8 @@ def run(
                 files=files,
             )
             with opened_windows as runner:
+                if not config.store.is_local:
+                    on_progress = noting(config.store.url, on_progress)
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_windows)
                 try:
@@ -132,8 +135,9 @@ def run(
                     stream = WindowStream(source_for(windows), windows, stop, spark, _scratch(config, owned))
                     _run(stream, windows, stop, spark, config, drain=drain)
                 finally:
-                    # After a failure a publication may be under way: from here on it waits for no broker.
+                    # After a failure a publication may be under way: from here on it waits for no broker or storage.
                     stop.event.set()
+                    waits.close()
     return RunSummary(
         windows=reports.windows,
         **reports.totals,
@@ -141,6 +145,15 @@ def run(
         stopped_by=stop.reason,
         error_note=reports.errors.note(),
     )
+
+
+@contextlib.contextmanager
+def _required(start: Start, stop: Stop, waits: contextlib.ExitStack) -> Iterator[float]:
+    """The moment after the checks of a start. Storages that are away are waited for, until `waits` is closed."""
+    waits.enter_context(waiting(start.config.store.deadline / 1e6, stop.event, StopRequested))
+    with _owner_of_port(start):
+        require(start)
+    yield time.perf_counter()
 
 
 def _open_source(config: Config, owned: Ownership, stop: Stop) -> Opened:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from bucket_store import failpoints
-from bucket_store.errors import FencedError
+from bucket_store.errors import FencedError, StorageAwayError
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.sections import ErrorsConfig
 from deduper.core.verdict import TupleVerdict
@@ -180,9 +180,14 @@ class Windows:
             if failure is not None and not isinstance(failure, StopRequested):
                 self._publication_failed(failure)
                 self._stop.request("failed")
+        except StopRequested as exc:
+            logger.warning("%s", exc)
         except FencedError as exc:
             self.failure = exc
             self._stop.request("fenced")
+        except StorageAwayError as exc:  # for longer than the deadline
+            self.failure = exc
+            self._stop.request("failed")
 
     def _publication_failed(self, error: Exception) -> None:
         if self.failure is None:

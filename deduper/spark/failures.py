@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
+from bucket_store.errors import CorruptionError, StorageAwayError, StoreError, UnknownFormatError
 from bucket_store.places.place import Place
 from deduper.errors import NO_ROOM, CannotWriteError, DeduperError, IntegrityError
 
@@ -27,6 +27,8 @@ from deduper.errors import NO_ROOM, CannotWriteError, DeduperError, IntegrityErr
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\w.*)")
 # A traceback has the exception with its module, whatever room that is in.
 _RAISED = re.compile(r"^(?:bucket_store|deduper)(?:\.\w+)*\.(\w+): (.*)$", re.MULTILINE)
+_AWAY = re.compile(r"^bucket_store\.errors\.StorageAwayError: (.*)$", re.MULTILINE)
+_MISSING = {"DataNode": "writes", "safe mode": "takes changes"}
 _NO_REASON = "Mkdirs failed"
 _PASSING = (
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
@@ -142,6 +144,22 @@ def raised_in_worker(error: Exception) -> Exception:
         found = kind.__new__(kind, message)  # its __init__ may ask for more than a message
     found.__cause__ = error
     return found
+
+
+def storage_away(error: Exception) -> StorageAwayError | None:
+    """The error of a storage that was away, raised here or in a worker, by itself or as the cause of another."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, StorageAwayError):
+            return cause
+        cause = cause.__cause__
+    raised = _AWAY.search(str(error))
+    if raised is None:
+        return None
+    away = StorageAwayError(raised[1])
+    # Its text is all that comes from a task.
+    away.missing = next((missing for word, missing in _MISSING.items() if word in raised[1]), away.missing)
+    return away
 
 
 def _below(root: type[Exception]) -> Iterator[type[Exception]]:

@@ -35,7 +35,7 @@ from deduper.sinks.names import Attempt
 from deduper.sources.error_details import error_details
 from deduper.sources.protocol import SourceBatch
 from deduper.sources.record_layout import record_layout
-from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
+from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker, storage_away
 from deduper.tasks.dedup_column import expiry_type
 from deduper.tasks.errors.causes import ErrorSummary, merged
 from deduper.tasks.judge import JudgeTask
@@ -51,6 +51,7 @@ from deduper.window.categories import Categories, arrange_categories
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs.local import Jobs, WindowRun
 from deduper.window.progress import Phases
+from deduper.window.storage_wait import StorageWait
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,7 @@ class WindowJudge:
         self._layout = record_layout(config)
         self._details = error_details(config)
         self._attempts = 0
+        self._storages = StorageWait(config)
         self._folders = ExchangeFolders(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
         self._folders.discard_abandoned()
 
@@ -134,6 +136,7 @@ class WindowJudge:
         Raises:
             IntegrityError: counts that do not agree, twice.
             RowsGoneError: records were gone from an executor's host, five times.
+            StorageAwayError: HDFS or an object store was away for longer than the deadline.
             SourceAwayError, BrokerUnavailableError: the source cannot be read, for longer than it waits itself.
             CannotWriteError: there is no room for exchange files or ports, or they cannot be written.
             PySparkException, Py4JJavaError: Spark failed, and not over input.
@@ -159,6 +162,9 @@ class WindowJudge:
                         raise gone from exc
                     logger.warning("window %d: judged again: %s", attempt.window, gone)
                     continue
+                if self._storages.is_over(exc):
+                    logger.warning("window %d: judged again: %s", attempt.window, storage_away(exc))
+                    continue
                 batch = batch.after_failure(exc)
                 logger.warning("window %d: judged again: %s", attempt.window, innermost_cause(exc))
                 continue
@@ -166,6 +172,7 @@ class WindowJudge:
             if problem is None:
                 sure = batch.confirmed(judgement.partition_rows)
                 if sure is batch:
+                    self._storages.succeeded()
                     return judgement
                 logger.warning("window %d: judged again: some input vanished before it was read", attempt.window)
                 self._abandon(judgement)

@@ -27,6 +27,7 @@ from deduper.sinks import staging
 from deduper.sinks.names import PUBLISHED as PORT_MARK
 from deduper.sinks.names import HasFilePorts, TopicPlace, outputs_of
 from deduper.window.progress import Phases
+from deduper.window.storage_wait import StorageWait
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Publishing:
         self._topics = topics
         self._functions = functions
         self._is_held = is_held
+        self._storages = StorageWait(config)
         self._in_background = in_background
         self._beside: _Publication | None = None
         self._is_failure_raised = False
@@ -136,7 +138,14 @@ class Publishing:
 
     def _publish(self, window: int, outputs: Sequence[OutputFile], phases: Phases) -> None:
         with phases.of("publish"):
-            publish_window(self._config, self._log, window, outputs, self._topics, self._functions)
+            while True:
+                try:
+                    publish_window(self._config, self._log, window, outputs, self._topics, self._functions)
+                    break
+                except Exception as exc:
+                    if not self._storages.is_over(exc):
+                        raise
+            self._storages.succeeded()
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
             # With those of attempts that failed: otherwise they would stay until the next start.

@@ -31,6 +31,7 @@ from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
+from deduper.window.leftovers import discard_temporary, store_folders
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
 from deduper.window.present_clock import present_wall_us
@@ -62,7 +63,7 @@ def owned_store(
     """
     log = open_or_create(config, wall_clock_us())
     with (
-        owned_log(log, take_over=take_over, wall_clock_us=wall_clock_us, silent=silent),
+        owned_log(log, config, take_over=take_over, wall_clock_us=wall_clock_us, silent=silent),
         contextlib.closing(open_backend(config.store.url)) as pieces,
     ):
         yield Ownership(log, pieces)
@@ -70,7 +71,12 @@ def owned_store(
 
 @contextlib.contextmanager
 def owned_log(
-    log: CommitLog, *, take_over: bool, wall_clock_us: Callable[[], int], silent: Sign | None = None
+    log: CommitLog,
+    ports: names.HasFilePorts,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    silent: Sign | None = None,
 ) -> Iterator[None]:
     """Claim a store by its log (steps b and c), and hold it, with a heartbeat, while the `with` block runs.
 
@@ -83,9 +89,16 @@ def owned_log(
     warn_of_original(log)
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
+    _discard_leftovers(ports)
     failpoints.hit("start.claimed")
     with HeartBeat(log.root, owner):
         yield
+
+
+def _discard_leftovers(ports: names.HasFilePorts) -> None:
+    """Remove the temporary files of earlier owners; after the claim, before anything is written."""
+    folders = (sink.place for sink in ports.file_ports.values())
+    discard_temporary([*store_folders(ports.store.place), *folders])
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from bucket_store import failpoints
+from bucket_store.errors import StorageAwayError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import Intent, read_intents, write_intent
 from bucket_store.log.profile import Profiles, WindowProfile
@@ -44,6 +45,7 @@ from deduper.leaks.figures import LeakFigures
 from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.protocol import SourceBatch
+from deduper.spark.failures import storage_away
 from deduper.window import policy
 from deduper.window.accessories.accessory import Accessory
 from deduper.window.accessories.history_watch import HistoryWatch
@@ -458,9 +460,12 @@ class WindowRunner:
             shard = pieces[0].shard
             are_live = set(pieces) <= set(state.pieces.get(shard, ()))
             if isinstance(merged, Exception):
-                if are_live:
+                if are_live and storage_away(merged) is not None:
+                    logger.info("pieces of shard %d are merged later: %s", shard, merged)
+                elif are_live:
                     raise merged
-                logger.info("pieces of shard %d are not merged: some of them have expired: %s", shard, merged)
+                else:
+                    logger.info("pieces of shard %d are not merged: some of them have expired: %s", shard, merged)
             elif are_live:
                 leaving += pieces
                 added.append(merged)
@@ -479,7 +484,11 @@ class WindowRunner:
 
     def _forget_deleted(self) -> None:
         """Forget the deleted pieces in the next record. Raises the error of the background deletion."""
-        through = self._deletion.result()
+        try:
+            through = self._deletion.result()
+        except StorageAwayError as exc:
+            logger.info("retired pieces are deleted later: %s", exc)
+            return
         if through is not None:
             self._log.forget_retired(through)
 

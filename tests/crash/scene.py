@@ -56,6 +56,7 @@ class Scene:
     directory: Path
     store: str = "rocksdb:state"
     lookup: str = "own_bucket"
+    form: str = "parquet"
     error_format: str = "parquet"
     schema: str = "k string, t long"
     expiry: str = ""
@@ -85,9 +86,9 @@ key: k
 expiry: {expiry}
 store: {{url: "{self.store}", shards: {self.shards}, tables: tables}}
 sinks:
-  unique: {{format: parquet, path: "{self.ports}/unique"}}
-  duplicate: {{format: parquet, path: "{self.ports}/duplicate"}}
-  expired: {{format: parquet, path: "{self.ports}/expired"}}
+  unique: {{format: {self.form}, path: "{self.ports}/unique"}}
+  duplicate: {{format: {self.form}, path: "{self.ports}/duplicate"}}
+  expired: {{format: {self.form}, path: "{self.ports}/expired"}}
   error: {{format: {self.error_format}, path: "{self.ports}/error"}}
 trigger: 1s
 {f"shared_folders: [{self.directory}]" if self.shared_folders else ""}

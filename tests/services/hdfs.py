@@ -154,7 +154,7 @@ class Hdfs:
         for number in range(datanodes):
             names += [f"{kind}-{number}" for kind in ("transfer", "web", "ipc")]
         self._ports = free_ports(names, None)
-        self._settings: dict[str, str | int] = {
+        self.settings: dict[str, str | int] = {
             **FAST,
             "fs.defaultFS": self.url,
             "dfs.replication": replication or min(datanodes, 2),
@@ -279,16 +279,27 @@ class Hdfs:
         calls = {name: count for name, count in counts.items() if name not in of_datanodes and "Overall" not in name}
         return calls | {"transactions": int(self.bean("FSNamesystem").get("LastWrittenTransactionId", 0))}
 
+    def synced_blocks(self) -> tuple[int, int]:
+        """Blocks that the DataNodes have written since their start, and those that they have synced to their disks."""
+        written = synced = 0
+        for number in range(len(self.datanodes)):
+            address = f"http://127.0.0.1:{self._ports[f'web-{number}']}/jmx?qry=Hadoop:service=DataNode,name="
+            with urllib.request.urlopen(f"{address}DataNodeActivity-*", timeout=5) as answer:
+                (bean,) = json.load(answer)["beans"]
+            written += int(bean["BlocksWritten"])
+            synced += int(bean["FsyncCount"])
+        return written, synced
+
     # ---- the processes
 
     def _server(self, name: str, main_class: str, options: Mapping[str, object]) -> Server:
-        return Server(name, self.directory, self.conf, main_class, {**self._settings, **options}, self._java_options)
+        return Server(name, self.directory, self.conf, main_class, {**self.settings, **options}, self._java_options)
 
     def _write_configuration(self) -> None:
         self.conf.mkdir(parents=True, exist_ok=True)
         pairs = [
             f"<property><name>{name}</name><value>{escape(str(value))}</value></property>\n"
-            for name, value in self._settings.items()
+            for name, value in self.settings.items()
         ]
         for file in ("core-site.xml", "hdfs-site.xml"):
             (self.conf / file).write_text(f"<configuration>\n{''.join(pairs)}</configuration>\n", encoding="utf-8")

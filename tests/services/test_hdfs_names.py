@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 import pytest
 from hdfs_native import Client
 
+from bucket_store.errors import StorageAwayError
 from bucket_store.places.hdfs import HdfsNames, as_os_error
 from bucket_store.places.open import open_place
 from bucket_store.places.place import NotPlacedError, Place
@@ -240,9 +241,13 @@ def _beside(write: Callable[[int], None], kill: Callable[[], None]) -> int:
             "denied",
         ),
         ('RPCError("org.apache.hadoop.fs.ParentNotDirectoryException", "/a\\\\n")', NotADirectoryError, "/a"),
-        ("IOError(Os { code: 111 })", OSError, "IOError"),
-        ('DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: 1 }]")', OSError, "are down"),
-        ('RPCError("java.io.IOException", "File /a could only be written to 0 of the 1")', OSError, "no DataNode"),
+        ("IOError(Os { code: 111 })", StorageAwayError, "the NameNode at h: IOError"),
+        ('DataTransferError("All DataNodes failed: []")', StorageAwayError, "none of those that live"),
+        (
+            'RPCError("java.io.IOException", "File /a could only be written to 0 of the 1")',
+            StorageAwayError,
+            "no DataNode",
+        ),
     ],
 )
 def test_errors_are_plain(text: str, kind: type[OSError], said: str) -> None:

@@ -91,19 +91,22 @@ def test_executors_die_over_hdfs(
         job.under(point, hdfs_pair.datanodes[number % 2])
     job.at(DRIVER, "driver")
     job.under(RECORD, hdfs_pair.namenode, back_after_s=20)
+    assert job.outages[-1].ended_by == "goes on", job.table()
     job.run_to_the_end()
     job.check(on_a_disk.result())
 
 
 @pytest.mark.parametrize("scene", [{"shards": 4}, CLUSTER], ids=lambda scene: scene.get("master", "local"))
-def test_without_datanodes_it_ends_in_an_error(
-    hdfs_pair: Hdfs, story: Callable[..., Story], scene: dict[str, Any]
+def test_without_datanodes_it_waits(
+    on_a_disk: Future[dict[str, Any]], hdfs_pair: Hdfs, story: Callable[..., Story], scene: dict[str, Any]
 ) -> None:
-    """With exit code 1 and a message; the next start goes on."""
+    """Until one is back: what tasks could not write is judged again."""
     job = story(WINDOWS, {PIECE: "freeze"}, **scene)
     job.start()
     hdfs_pair.datanodes[0].kill()
-    job.under(PIECE, hdfs_pair.datanodes[1])
+    job.under(PIECE, hdfs_pair.datanodes[1], back_after_s=20)
     (outage,) = job.outages
-    assert "ends with 1" in outage.ended_by, outage
+    assert outage.ended_by == "goes on", outage
+    assert "waiting for hdfs://" in job.scene.output()
     job.run_to_the_end()
+    job.check(on_a_disk.result())

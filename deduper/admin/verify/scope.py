@@ -126,7 +126,8 @@ class Scope:
             )
         if self.without["first"]:
             findings.skip(
-                f"{self.without['first']} duplicates have their first copy in rows that are gone",
+                f"not for {self.without['first']} duplicates: the sources file or the record of their first copy's "
+                "window is folded away, as after a move, or its rows are gone",
                 Check.ROWS_FIRST_SEEN,
             )
         if self.expected is not None:

@@ -87,12 +87,18 @@ def status(
 
 
 def _show_status(store: str, last: int | None, every_s: float | None, *, timings: bool, as_json: bool) -> None:
-    from deduper.admin.open_store import RangeStreamError, open_store
+    from bucket_store.errors import StorageAwayError
+    from deduper.admin.open_store import RangeStreamError, named_store, open_store
     from deduper.admin.status import StoreStatus, store_status
     from deduper.cli.views.status import line, render
+    from deduper.window.last_known import last_known
 
     def read() -> StoreStatus:
-        return store_status(open_store(store), last=_NEWEST if last is None else last)
+        try:
+            return store_status(open_store(store), last=_NEWEST if last is None else last)
+        except StorageAwayError as error:
+            known = last_known(named_store(store)[0])
+            raise error if known is None else error.after(known) from error
 
     def shown(report: StoreStatus) -> list[RenderableType]:
         return render(report, timings=timings)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bucket_store.places.outages import waiting
 from deduper.errors import StopRequested
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import StreamJob
@@ -43,6 +44,7 @@ def run(
     listens, stop = stop is None, stop or Stop()
     with (
         restoring_handlers(),
+        waiting(job.ports_deadline / 1e6, stop.event, StopRequested),
         _metrics(job) as metrics,
         owned_store(
             job, take_over=take_over, wall_clock_us=wall_clock_us, unpublished=unpublished, stop=stop.event

@@ -96,7 +96,7 @@ def owned_store(
     require_unchanged(log, differing(job.fixed, log.manifest.settings), "begin with a new store and new ports")
     stop = stop or Event()
     with (
-        owned_log(log, take_over=take_over, wall_clock_us=wall_clock_us),
+        owned_log(log, job, take_over=take_over, wall_clock_us=wall_clock_us),
         open_topics(job.topic_ports, job.ports_deadline, log, unpublished, stop) as topics,
     ):
         try:

@@ -1,7 +1,8 @@
 """Optional files of a job, such as the history and the leak sample. A failure here never fails a window.
 
 An accessory works on the owner's thread. Its file is written at most every ten seconds, and at the end of a run. After
-a failure of its own it is off until the next start, with one warning. A file that cannot be written is tried again.
+a failure of its own it is off until the next start, with one warning. A file that cannot be written is tried again; no
+window waits for a storage that is away to take it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
+
+from bucket_store.places.outages import not_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +57,8 @@ class Accessory:
     def _write_now(self) -> None:
         self._written_s = self._seconds()
         try:
-            self._write()
+            with not_waiting():
+                self._write()
             self._is_changed = False
         except OSError as exc:
             logger.warning("the %s could not be written: %s", self._name, exc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -29,6 +30,8 @@ class Cluster:
     replicas: list[int | None] = field(default_factory=list)
     tried: list[PurePosixPath] = field(default_factory=list)
     to_have: dict[str, int] = field(default_factory=dict)
+    deleted: list[PurePosixPath] = field(default_factory=list)
+    is_away: bool = False
     now_s: float = 0.0
     seconds_a_try: float = 0.0
 
@@ -43,9 +46,18 @@ class Cluster:
 
     def call(self, path: PurePosixPath, action: Callable[[Any], Any], size: int = 0) -> Any:
         """See `HdfsNames.call`."""
+        if self.is_away:
+            raise REFUSED
+
+        def delete(path: str, _: bool) -> bool:
+            self.deleted.append(PurePosixPath(path))
+            return True
+
         return action(
             SimpleNamespace(
-                get_file_info=lambda _: SimpleNamespace(replication=3), set_replication=self.to_have.__setitem__
+                get_file_info=lambda _: SimpleNamespace(replication=3),
+                set_replication=self.to_have.__setitem__,
+                delete=delete,
             )
         )
 
@@ -62,6 +74,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
         one = Cluster(list(failures))
         monkeypatch.setattr(HdfsNames, "begin", one.begin)
         monkeypatch.setattr(HdfsNames, "call", one.call)
+        monkeypatch.setattr(hdfs, "_left", [])
+        monkeypatch.setattr(hdfs, "on_a_thread", lambda action: action())
         monkeypatch.setattr(hdfs, "time", SimpleNamespace(monotonic=lambda: one.now_s, sleep=one.sleep))
         return one
 
@@ -72,6 +86,12 @@ def named(number: int) -> PurePosixPath:
     return _PATH.with_name(f"7~{number}")
 
 
+def written(names: HdfsNames = _NAMES) -> PurePosixPath:
+    """Write a file whose tries have these names, in order."""
+    numbers = itertools.count()
+    return names.written(b"1", lambda: named(next(numbers)))
+
+
 REFUSED = OSError(errno.EIO, "HDFS: Connection refused")
 HANGS = OSError(errno.ETIMEDOUT, "HDFS gives no answer")
 
@@ -79,14 +99,14 @@ HANGS = OSError(errno.ETIMEDOUT, "HDFS gives no answer")
 def test_a_file_is_written_once(cluster: Callable[..., Cluster]) -> None:
     """With the replicas of the cluster."""
     one = cluster()
-    assert _NAMES.written(b"1", named) == named(0)
+    assert written() == named(0)
     assert (one.replicas, one.to_have) == ([None], {})
 
 
 def test_after_two_tries_one_datanode_is_enough(cluster: Callable[..., Cluster]) -> None:
     """The NameNode is asked for the others; each try has a name of its own."""
     one = cluster(REFUSED, REFUSED, REFUSED)
-    assert _NAMES.written(b"1", named) == named(3)
+    assert written() == named(3)
     assert one.replicas == [None, None, 1, 1]
     assert one.tried == [named(number) for number in range(4)]
     assert one.to_have == {str(named(3)): 3}
@@ -104,7 +124,7 @@ def test_after_two_tries_one_datanode_is_enough(cluster: Callable[..., Cluster])
 def test_a_call_may_hang_once(failures: str, replicas: list[int | None], cluster: Callable[..., Cluster]) -> None:
     """For 10 s; from then on one DataNode is enough, and refusals have their seconds again."""
     one = cluster(*(HANGS if kind == "h" else REFUSED for kind in failures))
-    assert _NAMES.written(b"1", named) == named(len(failures))
+    assert written() == named(len(failures))
     assert one.replicas == replicas
 
 
@@ -112,7 +132,7 @@ def test_two_calls_that_hang_are_an_error(cluster: Callable[..., Cluster]) -> No
     """After 20 s."""
     one = cluster(HANGS, HANGS)
     with pytest.raises(OSError, match="no answer"):
-        _NAMES.written(b"1", named)
+        written()
     assert 20 <= one.now_s < 21
 
 
@@ -121,7 +141,7 @@ def test_a_namenode_that_is_away_is_no_dead_datanode(cluster: Callable[..., Clus
     one = cluster(REFUSED)
     one.seconds_a_try = 7
     with pytest.raises(OSError, match="Connection refused"):
-        _NAMES.written(b"1", named)
+        written()
     assert one.tried == [named(0)]
 
 
@@ -154,18 +174,53 @@ def test_a_rename_without_an_answer_is_as_clear_as_its_withdrawal(
     assert type(caught.value) is error
 
 
-def test_a_taken_name_is_no_dead_datanode(cluster: Callable[..., Cluster]) -> None:
-    """A lost task has written a piece under it; the next name gets all replicas."""
-    one = cluster(FileExistsError(errno.EEXIST, "taken"), FileExistsError(errno.EEXIST, "taken"))
-    assert _NAMES.written(b"1", named) == named(2)
-    assert one.replicas == [None, None, None]
+@pytest.mark.parametrize("failure", [REFUSED, HANGS, FileExistsError(errno.EEXIST, "taken")])
+def test_the_file_of_a_failed_try_is_deleted(failure: OSError, cluster: Callable[..., Cluster]) -> None:
+    """It would count against a quota as a whole block. A name that is taken is this very try's: all are new."""
+    one = cluster(failure, failure) if failure is not HANGS else cluster(failure)
+    whole = written()
+    assert one.deleted == one.tried[:-1]
+    assert whole == one.tried[-1]
+
+
+@pytest.mark.parametrize("code", [errno.EDQUOT, errno.EAGAIN])
+def test_a_refused_block_leaves_no_file(code: int, cluster: Callable[..., Cluster]) -> None:
+    """A quota or safe mode may refuse the block of a file that was begun."""
+    one = cluster(OSError(code, "refused"))
+    with pytest.raises(OSError, match="refused"):
+        _NAMES.replace(_PATH, b"1")
+    assert one.deleted == one.tried
+
+
+def test_what_cannot_be_deleted_now_is_deleted_later(cluster: Callable[..., Cluster]) -> None:
+    """By a thread, once the NameNode answers; this process would keep its lease for as long as it lives."""
+    one = cluster(REFUSED, REFUSED)
+    one.is_away = True
+
+    def sleep(seconds: float) -> None:
+        one.now_s += seconds
+        one.is_away = one.now_s < 5
+
+    one.sleep = sleep  # type: ignore[method-assign]
+    hdfs.time.sleep = sleep
+    assert written() == one.tried[-1]
+    assert one.deleted == one.tried[:-1]
+    assert hdfs._left == []
+
+
+@pytest.mark.parametrize(
+    ("size", "block"), [(0, 1 << 20), (1, 1 << 20), ((1 << 20) + 1, 2 << 20), (64 << 20, 64 << 20), (65 << 20, None)]
+)
+def test_a_block_is_no_larger_than_its_file(size: int, block: int | None) -> None:
+    """While a file is open, the quota counts a whole block in all replicas."""
+    assert hdfs._block_size(size) == block
 
 
 def test_it_ends_in_the_last_error(cluster: Callable[..., Cluster]) -> None:
     """After some seconds: Spark and a supervisor try again."""
     one = cluster(*[REFUSED] * 100)
     with pytest.raises(OSError, match="Connection refused"):
-        _NAMES.written(b"1", named)
+        written()
     assert 6 < one.now_s < 8
     assert 20 < len(one.tried) < 30  # so many that one of two DataNodes, picked at random, is not missed each time
 
@@ -176,7 +231,7 @@ def test_a_slow_machine_has_its_tries(seconds: float, tries: int, cluster: Calla
     one = cluster(*[REFUSED] * 100)
     one.seconds_a_try = seconds
     with pytest.raises(OSError, match="Connection refused"):
-        _NAMES.written(b"1", named)
+        written()
     assert len(one.tried) == tries
 
 
@@ -185,7 +240,7 @@ def test_a_refusal_is_not_tried_again(code: int, cluster: Callable[..., Cluster]
     """Another try would be refused too."""
     one = cluster(OSError(code, "refused"))
     with pytest.raises(OSError, match="refused"):
-        _NAMES.written(b"1", named)
+        written()
     assert one.tried == [named(0)]
 
 

@@ -14,8 +14,8 @@ from threading import Event, Thread
 
 import pytest
 
-from bucket_store.errors import UnsafeStorageError
-from bucket_store.places import objects
+from bucket_store.errors import StorageAwayError, UnsafeStorageError
+from bucket_store.places import objects, outages
 from bucket_store.places.objects import ObjectNames
 from bucket_store.places.open import open_place
 from bucket_store.places.place import NotPlacedError, Place, UnansweredError
@@ -188,6 +188,25 @@ def test_a_server_that_is_not_there(script: _Scripted, file: Place) -> None:
         file.create(b"1")
     with pytest.raises(OSError, match="cannot be reached"):
         file.read()
+
+
+def test_a_job_waits_for_a_server(script: _Scripted, file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is throttled or away: until it answers, or until the deadline; each request is then sent once a try."""
+    monkeypatch.setattr(outages, "_PAUSE_S", 0.01)
+    with outages.waiting(30, Event(), RuntimeError):
+        script.answers = [503, 500, 429, 200]
+        file.create(b"1")
+        assert script.requests == [("PUT", "*")] * 4
+        script.answers = [503, 503, 200]
+        file.replace(b"2")
+        assert len(script.requests) == 7
+    with outages.waiting(0.1, Event(), RuntimeError):
+        script.answers = [503]
+        with pytest.raises(StorageAwayError, match="answered 503; waited 0 s; nothing is lost"):
+            file.read()
+        with pytest.raises(OSError, match="answered 503") as unclear:
+            file.create(b"1")
+        assert not isinstance(unclear.value, NotPlacedError)
 
 
 def test_http_must_be_allowed(script: _Scripted, file: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,9 @@ no-format |   format: files\n | (nothing)
 no-path |   path: in/\n | (nothing)
   2:1: source.path: is missing; write `path: in/`
 s3 | path: in/ | path: s3a://bucket/in
-  4:9: source.path: `s3a:` paths are not in this release; write a local path such as `out/unique`
+  4:9: source.path: files in `s3a:` cannot be a source; mount the folder, copy the files, or read a topic
+source-in-hdfs | path: in/ | path: hdfs://namenode:8020/in
+  4:9: source.path: files in `hdfs:` cannot be a source; mount the folder, copy the files, or read a topic
 file-format | file_format: json | file_format: avro
   5:16: source.file_format: `avro` is not a valid choice; write one of json, csv, parquet
 header | file_format: json | file_format: json\n  header: true

@@ -8,18 +8,21 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Timer
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from bucket_store.errors import StorageAwayError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.places.objects import ObjectNames
 from deduper.cli.main import app
 from deduper.config.load import load_config
 from deduper.config.model import Config
+from deduper.diagnostics import Severity
 from deduper.errors import CannotWriteError, DeduperError, ExitCode, exit_code_of
 from deduper.preflight import checks, connections, folders, machine
 from deduper.preflight.results import Failure, PreflightCheck, Start
@@ -386,6 +389,22 @@ def test_a_folder_on_another_storage_is_asked(job: Job, monkeypatch: pytest.Monk
     assert failure.place == "store"
     assert exit_code_of(failure.error) == exit_code_of(CannotWriteError(""))
     assert "does not answer: no answer within 50 s" in str(failure.error)
+
+
+def test_a_storage_that_is_away_is_one_error(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first, with its address and cause; what follows from it is left out."""
+    config = job.config
+    url = f"objects:{job.directory}/bucket/state"
+    there = config.model_copy(update={"store": config.store.model_copy(update={"url": url})})
+
+    def away(names: ObjectNames, path: PurePosixPath, _: object) -> object:
+        raise StorageAwayError.of(errno.EIO, "the object store cannot be reached", names.url(path))
+
+    monkeypatch.setattr(ObjectNames, "_call", away)
+    errors = [found for found in checks.examine(Start(there)) if found.severity is Severity.ERROR]
+    (error,) = [found for found in errors if "reached" in found.what]
+    assert error.what.endswith("bucket/state/heartbeat: the object store cannot be reached")
+    assert error.remedy == "see that its servers run"
 
 
 def test_tables_that_another_job_removes_meanwhile_end_no_start(

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 
+from bucket_store.errors import StorageAwayError
+from bucket_store.places.place import NotPlacedError
 from deduper.cli import command
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of, telling_where
-from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker, readable_cause
+from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker, readable_cause, storage_away
 
 _JOB = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 4.0 failed 1 times, most recent \
@@ -104,3 +106,35 @@ def test_a_place_that_cannot_be_written_is_told(code: int) -> None:
         raise OSError(code, "a message without a place")
     with pytest.raises(FileNotFoundError), telling_where("/out/x"):
         raise FileNotFoundError(errno.ENOENT, "no such file")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageAwayError.of(errno.EIO, "HDFS: refused", "hdfs://nn/state"),
+        NotPlacedError(errno.EIO, "HDFS: refused"),
+        RuntimeError(
+            "Traceback (most recent call last):\n  File x\n"
+            "bucket_store.errors.StorageAwayError: hdfs://nn/state: HDFS: refused\n\n"
+            "The above exception was the direct cause of the following exception:\n\n"
+            "Traceback (most recent call last):\n  File x\n"
+            "bucket_store.places.place.NotPlacedError: [Errno 5] HDFS: refused: 'hdfs://nn/state'"
+        ),
+    ],
+    ids=["here", "as a cause", "in a task"],
+)
+def test_a_storage_that_was_away_is_known(error: Exception) -> None:
+    """Whatever was raised over it; the work is done again then."""
+    if isinstance(error, NotPlacedError):
+        error.__cause__ = StorageAwayError.of(errno.EIO, "HDFS: refused", "hdfs://nn/state")
+    away = storage_away(error)
+    assert away is not None
+    assert (str(away), away.missing) == ("hdfs://nn/state: HDFS: refused", "answers")
+    assert storage_away(OSError(errno.EIO, "a disk")) is None
+
+
+def test_a_quota_elsewhere_keeps_its_words() -> None:
+    """Which, and what raises it."""
+    said = "^hdfs://nn/out: HDFS: the quota; raise it$"
+    with pytest.raises(CannotWriteError, match=said), telling_where("hdfs://nn/out"):
+        raise OSError(errno.EDQUOT, "HDFS: the quota; raise it", "hdfs://nn/out/x")

@@ -1,0 +1,63 @@
+"""Waits for a job's storages after a task has failed because one was away: tasks wait for none by themselves.
+
+What has failed is done again once a file can be written to each of them from here, by the deadline of `store.deadline`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from bucket_store.filesystem import temporary_name
+from bucket_store.places.outages import is_waiting, note
+from bucket_store.places.place import Place
+from deduper.config.model import Config
+from deduper.spark.failures import storage_away
+
+_PAUSE_S = 1.0
+_TRIED_S = 6.0
+"""A task has tried for so long at least when it fails."""
+_STORAGE = re.compile(r"\w+://[^/]*")
+
+
+class StorageWait:
+    """The waits of one owner. For one thread."""
+
+    def __init__(self, config: Config) -> None:
+        places = [config.store.place, *(sink.place for sink in config.file_ports.values())]
+        self._places = [place for place in dict.fromkeys(places) if not place.is_local]
+        self._deadline_s = config.store.deadline / 1e6
+        self._since: float | None = None
+
+    def is_over(self, failure: Exception) -> bool:
+        """Whether the failure is of a storage that was away, and writes again: then the work is to be done again.
+
+        Raises:
+            StorageAwayError: it is away for longer than the deadline, or nothing waits here.
+            StopRequested: a stop was requested meanwhile.
+        """
+        away = storage_away(failure)
+        if away is None or not self._places or not is_waiting():
+            return False
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since > self._deadline_s:
+            return False
+        storage = _STORAGE.match(str(away))
+        if storage is not None:
+            note(storage[0], away, now - _TRIED_S)
+        time.sleep(_PAUSE_S)
+        for place in self._places:
+            _demand_a_file(place)
+        return True
+
+    def succeeded(self) -> None:
+        """The work is done: the deadline begins again."""
+        self._since = None
+
+
+def _demand_a_file(folder: Place) -> None:
+    file = folder / temporary_name("probe")
+    file.create(b"1")
+    file.remove()
