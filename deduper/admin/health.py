@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from deduper.as_json import AsJson
 from deduper.core.verdict import PORT_OF_REASON
+from deduper.errors import ExitCode
+from deduper.units import span
 
 BEHIND_S = 60.0
 """More waiting work than is done in this time makes a job behind."""
@@ -28,6 +30,8 @@ AHEAD_S = 300.0
 STANDS_S = 300.0
 MANY_STARTS = 4
 STARTS_WITHIN_S = 1800.0
+_NO_RESTART = (ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.BUG)
+"""Ends that a restart does not mend."""
 """So many starts within this time are a crash loop."""
 LEAST_FREE_BYTES = 256 * 2**20
 FEWEST_FREE = 0.05
@@ -82,8 +86,9 @@ class Facts:
     `unpublished`: committed windows that are not published. `newest`, `reasons`: rows of the newest windows by port
     and by reason; `total`: of all windows by port. `ahead`: of the latest point, over the clock; `stands`: for how long
     event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
-    the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly; `left_exists`:
-    its process is there. `starts`: of the last half hour. `many_errors`: the share of errors that needs a person
+    the config differs from the store. `left_beat`: the last owner's name if it left its heartbeat; `left_exists`:
+    its process is there. `exit_code`: of the last owner, None of one that left none; `ended` says it in words.
+    `starts`: of the last half hour. `many_errors`: the share of errors that needs a person
     (`errors.warn_share`); None for none. `leaked`: the share of records that are copies which were not found, at least.
     `broken`: what is wrong with the outputs' folders. `free_bytes` of `place`, the disk with the least room.
     """
@@ -92,6 +97,8 @@ class Facts:
     is_running: bool
     left_beat: str
     left_exists: bool
+    exit_code: int | None
+    ended: str
     windows: int
     since_window: float | None
     in_work: tuple[int, float] | None
@@ -119,7 +126,9 @@ def health(facts: Facts) -> Health:
     if person:
         return Health(State.NEEDS_A_PERSON, person)
     if not facts.is_running:
-        return Health(State.NOT_RUNNING, _why_not_running(facts) + _unusual(facts))
+        needs_one = facts.exit_code in _NO_RESTART
+        state = State.NEEDS_A_PERSON if needs_one else State.NOT_RUNNING
+        return Health(state, _why_not_running(facts) + _unusual(facts))
     stuck = _why_stuck(facts)
     if stuck:
         return Health(State.STUCK, stuck + _starts(facts))
@@ -179,15 +188,6 @@ def _reason(facts: Facts, port: str) -> str:
     return max(of_port, key=of_port.__getitem__, default="")
 
 
-def span(seconds: float) -> str:
-    """A time as people say it: `4 s`, `12 min`, `3 h`, `5 days`."""
-    for size, unit in ((86_400, " day"), (3_600, " h"), (60, " min")):
-        if seconds >= 2 * size:
-            count = round(seconds / size)
-            return f"{count:,}{unit}{'s' if unit == ' day' else ''}"
-    return f"{max(0, round(seconds))} s"
-
-
 def _for_a_person(facts: Facts) -> str:
     if facts.differing:
         settings = ", ".join(facts.differing)
@@ -205,7 +205,7 @@ def _why_not_running(facts: Facts) -> str:
     if facts.left_exists:
         ended = f"the process {facts.left_beat} exists and does nothing: it is stopped, or its machine swaps"
     else:
-        ended = f"{facts.left_beat} ended without a clean stop" if facts.left_beat else "the last job stopped cleanly"
+        ended = facts.ended
     last = "" if facts.since_window is None else f"; the last window began {span(facts.since_window)} ago"
     late = f"; the next start publishes {_windows(facts.unpublished)}" if facts.unpublished else ""
     return ended + last + late + _waits(facts.waiting)

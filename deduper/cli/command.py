@@ -128,15 +128,11 @@ def print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
 
 
 def _message(error: Exception, *, verbose: bool) -> str:
-    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
-        if isinstance(error, OSError) and error.strerror and error.filename is not None:
-            remedy = "; let this user read and write there" if isinstance(error, PermissionError) else ""
-            return f"{error.filename}: {error.strerror}{remedy}"
-        return str(error).strip() or type(error).__name__
-    from deduper.spark.failures import readable_cause
+    from deduper.spark.failures import message_of
 
-    more = "" if verbose else "; nothing half done is committed; --verbose shows the whole trace"
-    return f"Spark failed: {readable_cause(error)}{more}"
+    is_sparks = type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+    more = "; nothing half done is committed; --verbose shows the whole trace" if is_sparks and not verbose else ""
+    return message_of(error) + more
 
 
 def _print_problems(error: ConfigError) -> None:

@@ -91,7 +91,9 @@ def run(
     with (
         restoring_handlers(),
         _metrics(start, clock) as metrics,
-        owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
+        owned_store(
+            config, take_over=take_over, wall_clock_us=clock, silent=start.silent, why=lambda: stop.reason
+        ) as owned,
         _Engine(config, session, stop) as engine,
         open_topics(
             config.topic_ports,

@@ -47,6 +47,7 @@ from deduper.service.process_memory import memory_room, resident_bytes
 from deduper.window import policy
 from deduper.window.accessories.leak_watch import stored_figures
 from deduper.window.completeness import is_complete
+from deduper.window.owner_alive import last_end
 from deduper.window.progress import BatchProgress
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class _Newest:
     unaccounted: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
     leaks: LeakFigures | None = None
+    end_before: int | None = None
 
 
 def _never_stops_the_job(
@@ -169,6 +171,9 @@ class JobMetrics(Collector):
         committed_s = committed[-1].wall_us / 1e6 if committed else None
         self._set(log=log, published=log.state.next_window - 1, committed_s=committed_s)
         self._set(leaks=stored_figures(log.root, log.state.latest_point))
+        if log.state.epoch > 1:
+            end = last_end(log.root, log.state.epoch - 1)
+            self._set(end_before=-1 if end is None else end.exit_code)
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -335,6 +340,9 @@ class JobMetrics(Collector):
         text = "1 if the history of the store covers the period, so that unique is final; else 0: unique so far"
         yield GaugeMetricFamily("deduper_history_complete", text, is_complete(self._config, state))
         yield GaugeMetricFamily("deduper_epoch", "Epoch of the owner", state.epoch)
+        if newest.end_before is not None:
+            text = "Exit code of the owner before this one; -1 if it left none: it was killed, or its machine failed"
+            yield GaugeMetricFamily("deduper_last_exit_code", text, newest.end_before)
         ahead_s = max(0, state.last_wall_us - self._wall_clock_us()) / 1e6
         text = "How far the wall clock of the store's records is ahead of this machine's"
         yield GaugeMetricFamily("deduper_wall_clock_ahead_seconds", text, ahead_s)

@@ -65,7 +65,9 @@ def line(status: StreamStatus) -> str:
 
 
 def _running(status: StreamStatus) -> str:
-    return "running" if status.is_running else "not running"
+    end = status.last_end
+    how = "" if end is None else " since {at}: exit {exit_code}, {message}".format_map(end)
+    return "running" if status.is_running else f"not running{how}"
 
 
 def _state(report: StreamReport | StreamStatus) -> Iterator[tuple[str, str]]:

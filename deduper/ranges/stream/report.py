@@ -47,11 +47,12 @@ def piece_rows(state: LogState, kind: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus(AsJson):
-    """The store of a stream as its log has it; `counts` are of all its windows."""
+    """The store of a stream as its log has it; `counts` are of all its windows. `last_end`: as of a job."""
 
     store_id: str
     owner: str | None
     is_running: bool
+    last_end: Mapping[str, object] | None
     windows: int
     published: int | None
     last_commit_us: int | None

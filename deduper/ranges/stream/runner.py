@@ -26,7 +26,6 @@ import xxhash
 from bucket_store import failpoints
 from bucket_store.errors import SettingsChangedError, StoreMissingError
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
 from bucket_store.places import steps
@@ -58,7 +57,7 @@ from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace, final_name
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
-from deduper.window.owner_alive import own_name, require_no_owner
+from deduper.window.owner_alive import own_name, owning, require_no_owner
 from deduper.window.present_clock import present_wall_us
 from deduper.window.publishing import TopicPorts, publish_window
 from deduper.window.recovery import publish_unmarked, reason_to_stop
@@ -112,7 +111,7 @@ def owned_store(
     stop = stop or Event()
     sinks, deadline = job.topic_ports, job.ports_deadline
     with (
-        HeartBeat(root, owner),
+        owning(root, owner, epoch),
         open_topics(sinks, deadline, log, no_session, unpublished, stop, by_tasks=False) as topics,
     ):
         owned = OwnedStream(log, topics, stop)

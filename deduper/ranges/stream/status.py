@@ -11,7 +11,7 @@ from bucket_store.places.place import Place
 from deduper.admin.status import beats
 from deduper.ranges.stream.pieces import EVENTS, RANGES
 from deduper.ranges.stream.report import StreamStatus, input_reports, piece_rows
-from deduper.window.owner_alive import process_exists
+from deduper.window.owner_alive import end_as_json, last_end, process_exists
 
 
 def stream_status(root: Place) -> StreamStatus:
@@ -30,10 +30,12 @@ def stream_status(root: Place) -> StreamStatus:
         ) from error
     state, beat, mark = log.state, read_beat(root), read_published(root / PUBLISHED_NAME)
     ranges = piece_rows(state, RANGES)
+    is_running = beat is not None and process_exists(beat) is not False and beats(root)
     return StreamStatus(
         store_id=log.manifest.store_id,
         owner=None if beat is None else beat.owner,
-        is_running=beat is not None and process_exists(beat) is not False and beats(root),
+        is_running=is_running,
+        last_end=None if is_running else end_as_json(last_end(root, state.epoch)),
         windows=state.next_window,
         published=None if mark is None or mark.window < 0 else mark.window,
         last_commit_us=state.last_wall_us if state.next_window else None,

@@ -72,6 +72,7 @@ REPORTS = {
         epoch=2,
         owner=None,
         is_running=False,
+        last_end={"exit_code": 1, "message": "no room", "at": "2024-12-31T00:00:00Z", "owner": "host:7"},
         windows=5,
         last_commit=None,
         latest_point="2024-12-31T00:00:00Z",

@@ -78,6 +78,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
         "epoch": 1,
         "owner": None,
         "running": False,
+        "last_end": None,
         "windows": 3,
         "last_commit": "2024-12-31T00:00:02Z",
         "latest_point": "2024-12-31T01:00:00Z",
