@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
-from deduper.preflight.results import Failure, PreflightCheck, Start
+from deduper.preflight import connections, elsewhere, first_file, folders, hadoop, machine, store, topic_end
+from deduper.preflight.results import Failure, PreflightCheck, Results, Start
 
 logger = logging.getLogger(__name__)
 
 CHECKS = (
-    # First of all: beside a running job everything else would only report that the job runs.
+    # First of all: it knows whether the job runs.
     PreflightCheck("owner", "store", store.owner),
     PreflightCheck("java", "java", machine.java),
     PreflightCheck("java", "user", machine.user),
@@ -27,8 +28,8 @@ CHECKS = (
     PreflightCheck("python", "python", machine.python),
     PreflightCheck("kernels", "numba", machine.kernels),
     PreflightCheck("folders", "source.path", folders.source),
-    PreflightCheck("columns", "source.schema", first_file.columns, is_logged=True),
-    PreflightCheck("hdfs", "store", hadoop.settings, is_logged=True),
+    PreflightCheck("columns", "source.schema", first_file.columns),
+    PreflightCheck("hdfs", "store", hadoop.settings),
     PreflightCheck("folders", "store", folders.written),
     PreflightCheck("memory", "store.memory", machine.memory),
     PreflightCheck("settings", "store", store.settings),
@@ -37,7 +38,7 @@ CHECKS = (
     PreflightCheck("client", "python", connections.client),
     PreflightCheck("kafka", "source", connections.kafka),
     PreflightCheck("offsets", "source", connections.offsets),
-    PreflightCheck("columns", topic_end.PLACE, topic_end.columns, is_logged=True),
+    PreflightCheck("columns", topic_end.PLACE, topic_end.columns),
 )
 
 
@@ -53,15 +54,31 @@ def require(start: Start) -> None:
                 raise found.error
             if found.severity is Severity.ERROR:
                 raise CheckFailedError(str(found))
-            if check.is_logged and found.severity is Severity.WARNING:
+            if found.severity is Severity.WARNING:
                 logger.warning("%s", found)
 
 
 def examine(start: Start) -> Iterator[Diagnostic]:
-    """All that the checks find."""
+    """All that the checks find. A storage that does not answer is one error, and the first; its places are listed."""
+    found: list[Diagnostic] = []
+    away: dict[str, list[Failure]] = {}
     for check in CHECKS:
-        try:
-            for found in check.find(start):
-                yield found.as_diagnostic(check.name) if isinstance(found, Failure) else found
-        except (DeduperError, StoreError, OSError) as error:
-            yield Failure(check.place, error).as_diagnostic(check.name)
+        for one in _results(check, start):
+            if isinstance(one, Failure) and one.storage:
+                away.setdefault(one.storage, []).append(one)
+            else:
+                found.append(one.as_diagnostic(check.name) if isinstance(one, Failure) else one)
+    for failures in away.values():
+        # An error of the system has no remedy.
+        first = next((one for one in failures if isinstance(one.error, DeduperError)), failures[0])
+        places = dict.fromkeys((first.place, *(one.place for one in failures)))
+        yield replace(first.as_diagnostic("storage"), place=", ".join(places))
+    yield from found
+
+
+def _results(check: PreflightCheck, start: Start) -> Results:
+    """What a check finds, and what it raises as a failure."""
+    try:
+        yield from check.find(start)
+    except (DeduperError, StoreError, OSError) as error:
+        yield Failure(check.place, error, elsewhere.storage_of(getattr(error, "filename", None)))

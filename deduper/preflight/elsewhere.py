@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from bucket_store.errors import UnsafeStorageError
 from bucket_store.places.place import Place
 from bucket_store.places.probe import demand_refusal
@@ -10,13 +12,19 @@ from deduper.errors import CannotWriteError
 from deduper.preflight.results import Failure, Results
 
 
+def storage_of(url: object) -> str:
+    """The storage of a URL, as `hdfs://host:port`; empty for a path of this machine."""
+    parts = urlsplit(str(url or ""))
+    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+
+
 def reachable(place: str, folder: Place) -> Results:
     """A folder on another storage answers, can be written to, and refuses what two owners would do to each other."""
     try:
         folder.exists()
     except OSError as error:
         what = f"{place}: {folder} does not answer: {error}; see that the storage runs and lets this user in"
-        yield Failure(place, CannotWriteError(what))
+        yield Failure(place, CannotWriteError(what), storage_of(folder.url))
         return
     try:
         if place == "store":

@@ -16,23 +16,28 @@ class Start:
     """A start that is intended: its settings, and what its checks have learned for it.
 
     `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for.
-    `seeds`: the start goes on with a seed. `silent`: the last sign of an owner that is gone, so that the claim need not
-    watch it again.
+    `seeds`: the start goes on with a seed. `is_beside`: a job runs, and this is only a look. `silent`: the last sign of
+    an owner that is gone, so that the claim need not watch it again.
     """
 
     config: Config
     take_over: bool = False
     waits: bool = False
     seeds: bool = False
+    is_beside: bool = False
     silent: Sign | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that ends a start; `place` is a setting. Its message ends with the remedy, after the last semicolon."""
+    """The error that ends a start; `place` is a setting. Its message ends with the remedy, after the last semicolon.
+
+    `storage`: the one elsewhere that does not answer, as `hdfs://host:port`; it may be the cause of other failures.
+    """
 
     place: str
     error: Exception
+    storage: str = ""
 
     def as_diagnostic(self, check: str) -> Diagnostic:
         """For a person."""
@@ -51,10 +56,9 @@ Results = Iterator[Diagnostic | Failure]
 class PreflightCheck:
     """A check: a function that yields what it finds, and yields or raises what ends the start.
 
-    `name` is stable; `place` is that of an error that the function raises. `is_logged`: a start logs its warnings.
+    `name` is stable; `place` is that of an error that the function raises.
     """
 
     name: str
     place: str
     find: Callable[[Start], Results]
-    is_logged: bool = False

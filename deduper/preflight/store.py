@@ -12,18 +12,24 @@ from bucket_store.places.open import open_place
 from deduper.diagnostics import note, warning
 from deduper.preflight.results import Results, Start
 from deduper.window.completeness import require_no_open_seed
-from deduper.window.owner_alive import how_ended, last_end, require_no_owner
+from deduper.window.owner_alive import how_ended, last_end, owner_lives, require_no_owner
 from deduper.window.recovery import check_ports, require_fixed_settings
 
 
 def owner(start: Start) -> Results:
-    """No other process owns the store and is alive, unless it is to be taken over."""
+    """No other process owns the store and is alive, unless it is taken over; for a look, a running job is a note."""
     root = open_place(start.config.store.url)
     sign = read_sign(root)
-    if sign is not None and not start.take_over:
+    if sign is None or start.take_over:
+        return
+    if start.waits:
         require_no_owner(root)
-        start.silent = sign
-    yield from ()
+    elif owner_lives(root):
+        start.is_beside = True
+        beat = read_beat(root)
+        who = "a job" if beat is None else beat.owner
+        yield note("owner", "store", f"{who} runs on this store, and a second start is refused")
+    start.silent = sign
 
 
 def settings(start: Start) -> Results:
@@ -43,7 +49,7 @@ def settings(start: Start) -> Results:
 
 def _last_end(start: Start, log: CommitLog) -> Results:
     """How the last owner ended. Of one that may be alive nothing is known."""
-    if not log.state.epoch or start.take_over:
+    if not log.state.epoch or start.take_over or start.is_beside:
         return
     end, beat = last_end(log.root, log.state.epoch), read_beat(log.root)
     told = warning if end is None or end.exit_code else note
