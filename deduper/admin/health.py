@@ -191,7 +191,9 @@ def _reason(facts: Facts, port: str) -> str:
 def _for_a_person(facts: Facts) -> str:
     if facts.differing:
         settings = ", ".join(facts.differing)
-        return f"the config and the store differ in {settings}, which is fixed for the life of a store"
+        return f"the config and the store differ in {settings}, which is fixed for the life of a store" + (
+            "; `deduper reshard` changes the shards" if "store.shards" in facts.differing else ""
+        )
     if facts.free_bytes is not None and facts.free_bytes < LEAST_FREE_BYTES:
         return f"{facts.free_bytes // 2**20} MiB are free on {facts.place}"
     if facts.broken:

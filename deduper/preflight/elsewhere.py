@@ -31,6 +31,9 @@ def reachable(place: str, folder: Place) -> Results:
             demand_refusal(folder)
     except UnsafeStorageError as error:
         yield Failure(place, error)
+    except FileNotFoundError:
+        what = f"{place}: {folder}: there is no bucket {storage_of(folder.url)}; create it, or correct the name"
+        yield Failure(place, CannotWriteError(what), storage_of(folder.url))
     except OSError as error:
         what = f"{place}: {folder} cannot be written to: {error}"
         yield Failure(place, CannotWriteError(f"{what}; give this user the rights to get, put, list and delete"))

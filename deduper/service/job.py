@@ -42,7 +42,7 @@ from deduper.window.exchange_folder import query_folder
 from deduper.window.opened import opened_runner
 from deduper.window.owner_alive import telling_owner_of_port
 from deduper.window.present_clock import wall_clock_us
-from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
+from deduper.window.progress import PROGRESS, BatchProgress, RunSummary, nothing_note
 from deduper.window.recovery import Ownership, owned_store, recover
 from deduper.window.table_folder import table_settings
 
@@ -143,7 +143,14 @@ def run(
         seconds=time.perf_counter() - started,
         stopped_by=stop.reason,
         error_note=reports.errors.note(),
+        expired_note=reports.errors.expired_note(),
+        nothing_note=_nothing(config, owned) if not reports.windows and stop.reason == "drained" else None,
     )
+
+
+def _nothing(config: Config, owned: Ownership) -> str:
+    state = owned.log.state
+    return nothing_note(state.next_window, sum(state.totals.values()), str(config.source.place))
 
 
 def _open_source(config: Config, owned: Ownership, stop: Stop) -> Opened:

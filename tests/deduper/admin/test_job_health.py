@@ -119,7 +119,7 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
         (
             {"differing": ("key", "store.shards"), "is_running": False},
             "needs a person: the config and the store differ in key, store.shards, which is fixed for the life of a "
-            "store",
+            "store; `deduper reshard` changes the shards",
         ),
         ({"free_bytes": LEAST_FREE_BYTES - 1}, "needs a person: 255 MiB are free on /state"),
         (
