@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from deduper.cli.words import FileNamed, Words
 from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode, UsageError, exit_code_of
 from deduper.sinks.publish_state import OnUnknown
@@ -43,6 +44,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="deduper",
+    cls=Words,
     help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
     epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
     no_args_is_help=True,
@@ -88,7 +90,8 @@ def command(
     context = {**CONTEXT, "ignore_unknown_options": raw_values}
 
     def register(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        group.command(name, epilog=epilog, context_settings=context, rich_help_panel=panel)(_with_exit_codes(function))
+        options: dict[str, Any] = {"epilog": epilog, "context_settings": context, "rich_help_panel": panel}
+        group.command(name, cls=FileNamed, **options)(_with_exit_codes(function))
         return function
 
     return register

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 CHECKS = (
     # First of all: it knows whether the job runs.
     PreflightCheck("owner", "store", store.owner),
+    PreflightCheck("variables", "environment", machine.variables),
     PreflightCheck("java", "java", machine.java),
     PreflightCheck("java", "user", machine.user),
     PreflightCheck("java", "spark", machine.spark),

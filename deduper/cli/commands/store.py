@@ -71,6 +71,8 @@ def status(
     Safe beside a running job. Of a range stream's store it shows what `range-stream --status` shows; of the options
     --watch is for such a store too.
     """
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise UsageError(f"--page {page}: the page is HTML; write --page {page.with_suffix('.html')}")
     is_over_time = over_time or page is not None
     chosen = {"--window": window is not None, "--bucket": bucket is not None, "--over-time": is_over_time}
     others = {"--last": last is not None, "--timings": timings, "--watch": watching}

@@ -439,3 +439,11 @@ def test_tables_that_another_job_removes_meanwhile_end_no_start(
 
     monkeypatch.setattr(os, "scandir", removed)
     assert machine._size(tmp_path) == 3
+
+
+def test_a_variable_with_one_underline_is_no_setting(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The near name is shown; those of Kubernetes for a service of this name, and real settings, are not."""
+    for name in ("DEDUPER_STORE_SHARDS", "DEDUPER_SERVICE_HOST", "DEDUPER__STORE__SHARDS"):
+        monkeypatch.setenv(name, "8")
+    (only,) = machine.variables(Start(job.config))
+    assert str(only) == "DEDUPER_STORE_SHARDS: is no setting, and is not read; write `DEDUPER__STORE__SHARDS`"
