@@ -202,3 +202,8 @@ def span(seconds: float) -> str:
             count = round(seconds / size)
             return f"{count:,}{unit}{'s' if unit == ' day' else ''}"
     return f"{max(0, round(seconds))} s"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 window`, `2,000 windows`; `plural` for nouns that take more than an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -29,7 +29,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.admin.storage import bytes_of, entry_of, inside
 from deduper.as_json import AsJson
-from deduper.units import format_duration
+from deduper.units import counted, format_duration
 from deduper.window import exchange_folder
 from deduper.window.owner_alive import own_name, owner_lives, owning
 from deduper.window.present_clock import present_wall_us
@@ -207,7 +207,7 @@ class _Listing:
                 "records",
                 f"{folded[0].parent} ({folded[0].name} to {folded[-1].name})",
                 size,
-                f"{len(folded):,} records that a snapshot stands for",
+                f"{counted(len(folded), 'record')} that a snapshot stands for",
                 self._kept(None, None, 0),
                 self._delete_folded,
             )

@@ -13,7 +13,7 @@ from enum import StrEnum
 from deduper.as_json import AsJson
 from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import ExitCode
-from deduper.units import span
+from deduper.units import counted, span
 
 BEHIND_S = 60.0
 """More waiting work than is done in this time makes a job behind."""
@@ -23,6 +23,9 @@ STUCK_TIMES = 10.0
 """A window may take this many times as long as the usual one."""
 SHARES = {"error": 0.05, "expired": 0.1}
 """Larger shares of a port are unusual, as for the alerts."""
+_ROWS = {"error": "errors", "expired": "expired"}
+_CLOCK = "is a producer's clock ahead, or this machine's behind"
+_QUESTIONS = {"ahead_of_now": _CLOCK, "jump_too_far": _CLOCK}
 TIMES_DUPLICATES = 3.0
 """So many times as many duplicates for each unique record as in all windows are unusual."""
 FEWEST_DUPLICATES = 0.01
@@ -74,7 +77,7 @@ class Waiting:
     is_broken: bool = False
 
     def __str__(self) -> str:
-        return f"{self.count or 0:,} {self.noun if self.count == 1 else self.noun + 's'}"
+        return counted(self.count or 0, self.noun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +137,11 @@ def health(facts: Facts) -> Health:
         return Health(State.STUCK, stuck + _starts(facts))
     errors = share(facts.newest, "error")
     if facts.many_errors is not None and errors > facts.many_errors:
-        mostly = f", most of them {_reason(facts, 'error')}" if _reason(facts, "error") else ""
-        return Health(
-            State.NEEDS_A_PERSON,
-            f"{errors:.0%} of the rows of the newest windows are errors{mostly}: does the config fit the data?",
-        )
+        reason = _reason(facts, "error")
+        mostly = f", most of them {reason}" if reason else ""
+        question = _QUESTIONS.get(reason, "does the config fit the data")
+        share_of = f"{errors:.0%} of the rows of the newest windows are errors{mostly}"
+        return Health(State.NEEDS_A_PERSON, f"{share_of}: {question}?")
     waiting, unusual = facts.waiting, _unusual(facts)
     if waiting is not None and waiting.count and facts.rate and waiting.count / facts.rate > BEHIND_S:
         late = f"{waiting} wait, which takes {span(waiting.count / facts.rate)} at this rate"
@@ -159,7 +162,7 @@ def _unusual(facts: Facts) -> str:
     for port, most in SHARES.items():
         if share(facts.newest, port) > most:
             why = f" ({_reason(facts, port)})" if _reason(facts, port) else ""
-            found.append(f"{share(facts.newest, port):.0%} of the newest rows are {port}{why}")
+            found.append(f"{share(facts.newest, port):.0%} of the newest rows are {_ROWS[port]}{why}")
     newest, total = share(facts.newest, "duplicate"), share(facts.total, "duplicate")
     times = _odds(facts.newest) / _odds(facts.total) if _odds(facts.total) else 0.0
     if times > TIMES_DUPLICATES and newest > FEWEST_DUPLICATES:

@@ -70,6 +70,8 @@ class StoreStatus(AsJson):
     judged; None for topics (`lag` has them), without a config, and when the source cannot be listed.
     `spans`: lateness, duplicate distance and age of the first copy, as the store has counted them: how many, their
     mean, and the seconds below which half and 99 % of them are, as upper ends of buckets (None: beyond the last).
+    `rates`: rows a second by port over the newest windows, idle time too; none before the second window.
+    `since_window_s`: since the newest window began. `behind_s`: of the latest point, behind the clock; of times alone.
     `last_end`: how the last owner ended; None while one runs, and if it left none: it was killed.
     """
 
@@ -92,6 +94,9 @@ class StoreStatus(AsJson):
     unpublished: tuple[int, ...]
     rows: int
     counts: dict[str, int]
+    rates: dict[str, float]
+    since_window_s: float | None
+    behind_s: float | None
     reasons: dict[str, int]
     entries: int
     pieces: int
@@ -158,6 +163,9 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         unpublished=unpublished,
         rows=sum(counts.values()),
         counts=counts,
+        rates=_rates(store),
+        since_window_s=facts.since_window,
+        behind_s=time.time() - state.latest_point / 1e6 if state.latest_point is not None and scale.is_time else None,
         reasons=dict(sorted(state.reason_totals.items(), key=lambda item: (-item[1], item[0]))),
         entries=entries,
         pieces=len(live),
@@ -172,6 +180,15 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         history=_history(store),
         spans=_spans(statistics_of(state)),
     )
+
+
+def _rates(store: OpenStore) -> dict[str, float]:
+    commits = store.log.last_commits(_RECENT)
+    seconds = (commits[-1].wall_us - commits[0].wall_us) / 1e6 if commits else 0.0
+    if seconds <= 0:
+        return {}
+    # A window's rows are those of the time until the next one begins.
+    return {port: round(sum(one.counts.get(port, 0) for one in commits[:-1]) / seconds, 1) for port in PORTS}
 
 
 def _history(store: OpenStore) -> KeyHistory:

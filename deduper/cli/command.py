@@ -141,7 +141,8 @@ def _message(error: Exception, *, verbose: bool) -> str:
 def _print_problems(error: ConfigError) -> None:
     from rich.text import Text
 
-    from deduper.cli.terminal import counted, say
+    from deduper.cli.terminal import say
+    from deduper.units import counted
 
     for problem in error.problems:
         say(Text(problem.headline, "bold"))

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from deduper.leaks.figures import LeakFigures
+from deduper.units import counted
 
 _MOST_GROUPS = 3
 
@@ -41,15 +42,15 @@ class RemainingInput:
     seconds: float | None = None
 
     def __str__(self) -> str:
-        return self._text(f" {self.noun}{'' if self.count == 1 else 's'}")
+        return self._text(counted(self.count, self.noun))
 
     @property
     def short(self) -> str:
         """The same without `noun`."""
-        return self._text("")
+        return self._text(f"{self.count:,}")
 
-    def _text(self, noun: str) -> str:
-        things = f"{self.count:,}{noun} left"
+    def _text(self, things: str) -> str:
+        things = f"{things} left"
         return things if self.seconds is None or not self.count else f"{things}, {_clock(self.seconds)}"
 
 
@@ -180,9 +181,8 @@ def summary_line(summary: RunSummary) -> str:
     """A run on one line, and on others why many rows were errors or expired, or none was judged."""
     notes = (summary.error_note, summary.expired_note, summary.nothing_note)
     note = "".join(f"\n{text}" for text in notes if text is not None)
-    windows = "1 window" if summary.windows == 1 else f"{summary.windows:,} windows"
     return (
-        f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
+        f"{counted(summary.windows, 'window')}, {counted(summary.rows, 'row')} in {summary.seconds:,.1f} s: "
         f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
         f"{summary.error:,} error; {_STOPPED.get(summary.stopped_by, summary.stopped_by)}{note}"
     )
@@ -207,7 +207,7 @@ def nothing_note(windows: int, rows: int, place: str) -> str:
     """Why a run has made no window: nothing new in the source, and what the store has judged of it before."""
     if not windows:
         return f"nothing is in {place} yet"
-    before = f"{windows:,} window{'s' if windows > 1 else ''} with {rows:,} rows"
+    before = f"{counted(windows, 'window')} with {counted(rows, 'row')}"
     return (
         f"nothing in {place} is new: {before} were judged before, and nothing is judged twice. To begin again, give "
         "`store.url` and the sinks new places; `deduper rewind` takes windows back"

@@ -64,6 +64,7 @@ def status(
         Path | None,
         typer.Option("--page", metavar="FILE", help="The same as --over-time, and a page with plots, as status.html."),
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show ids, epochs, sizes and meters, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the health and progress of a job; a window; a bucket.
@@ -75,7 +76,7 @@ def status(
         raise UsageError(f"--page {page}: the page is HTML; write --page {page.with_suffix('.html')}")
     is_over_time = over_time or page is not None
     chosen = {"--window": window is not None, "--bucket": bucket is not None, "--over-time": is_over_time}
-    others = {"--last": last is not None, "--timings": timings, "--watch": watching}
+    others = {"--last": last is not None, "--timings": timings, "--watch": watching, "--verbose": verbose}
     if sum(chosen.values()) > 1 or (any(chosen.values()) and any(others.values())):
         given = [name for name, is_given in (chosen | others).items() if is_given]
         raise UsageError(f"{' and '.join(given)}: leave one out, each shows something else")
@@ -86,10 +87,12 @@ def status(
     elif is_over_time:
         _show_over_time(store, page, as_json=as_json)
     else:
-        _show_status(store, last, every if watching else None, timings=timings, as_json=as_json)
+        _show_status(store, last, every if watching else None, timings=timings, verbose=verbose, as_json=as_json)
 
 
-def _show_status(store: str, last: int | None, every_s: float | None, *, timings: bool, as_json: bool) -> None:
+def _show_status(
+    store: str, last: int | None, every_s: float | None, *, timings: bool, verbose: bool, as_json: bool
+) -> None:
     from deduper.admin.open_store import RangeStreamError, open_store
     from deduper.admin.status import StoreStatus, store_status
     from deduper.cli.views.status import line, render
@@ -98,7 +101,7 @@ def _show_status(store: str, last: int | None, every_s: float | None, *, timings
         return store_status(open_store(store), last=_NEWEST if last is None else last)
 
     def shown(report: StoreStatus) -> list[RenderableType]:
-        return render(report, timings=timings)
+        return render(report, timings=timings, verbose=verbose)
 
     def show(
         read: Callable[[], Any], render: Callable[[Any], list[RenderableType]], line: Callable[[Any], str]

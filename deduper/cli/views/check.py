@@ -6,8 +6,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.diagnosis import Diagnosis
-from deduper.cli.terminal import counted, pairs
+from deduper.cli.terminal import pairs
 from deduper.diagnostics import Severity
+from deduper.units import counted
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 

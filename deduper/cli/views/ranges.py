@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from deduper.cli.terminal import counted, pairs
+from deduper.cli.terminal import pairs
 from deduper.ranges.batch.report import RangeReport, plan_text
 from deduper.ranges.stream.report import StreamReport, StreamStatus
-from deduper.units import format_time
+from deduper.units import counted, format_time
 
 _ENDS = {"drained": "inputs drained", "signal": "stopped by a signal"}
 

@@ -59,7 +59,7 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
                 "newest": {"unique": 500, "duplicate": 40, "expired": 400, "error": 60},
                 "reasons": {"older_than_period": 400, "ahead_of_now": 50, "malformed": 10},
             },
-            "healthy: the last window began 12 s ago; no offset waits; unusual: 6% of the newest rows are error "
+            "healthy: the last window began 12 s ago; no offset waits; unusual: 6% of the newest rows are errors "
             "(ahead_of_now), 40% of the newest rows are expired (older_than_period)",
         ),
         (
@@ -109,7 +109,7 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
         ),
         (
             {"newest": {"unique": 1, "error": 9}, "many_errors": None},
-            "healthy: the last window began 12 s ago; no offset waits; unusual: 90% of the newest rows are error "
+            "healthy: the last window began 12 s ago; no offset waits; unusual: 90% of the newest rows are errors "
             "(malformed)",
         ),
         (
@@ -149,7 +149,7 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
         (
             {"is_running": False, "newest": {"unique": 1, "error": 9}, "starts": 4},
             "not running: the last job stopped cleanly; the last window began 12 s ago; no offset waits; 4 starts in "
-            "30 min; unusual: 90% of the newest rows are error (malformed)",
+            "30 min; unusual: 90% of the newest rows are errors (malformed)",
         ),
         (
             {"is_running": False, "exit_code": 4, "ended": "the last job ended with exit 4: gone"},
