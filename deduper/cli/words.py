@@ -11,16 +11,11 @@ from typer.core import TyperCommand, TyperGroup
 _MEANT = {
     "start": "`deduper run CONFIG` starts the job",
     "stop": "stop a job with SIGTERM or Ctrl-C: it finishes its window first",
-    "restart": "stop the job with SIGTERM, then `deduper run CONFIG`",
     "validate": "`deduper check CONFIG` checks the file and whether the job can start",
     "doctor": "`deduper check CONFIG` checks the file and whether the job can start",
     "config": "`deduper check CONFIG --config-only` checks the file, `deduper show CONFIG` shows the settings",
-    "schema": "`deduper show --schema` prints the schema of a config file",
     "inspect": "`deduper explain CONFIG VALUE...` shows a key, `deduper status CONFIG --window N` a window",
     "report": "`deduper status CONFIG --page status.html` writes a page",
-    "lag": "`deduper status CONFIG` shows what waits",
-    "logs": "the job logs to standard error",
-    "metrics": "set `metrics: {port: 9108}`; the running job serves them",
     "load": "`deduper table load CONFIG` loads a batch into a table",
     "version": "`deduper --version`",
 }

@@ -129,7 +129,8 @@ class OpenProducer:
                 # A failed transaction sends nothing more.
                 self._raise_failure()
                 cause = missing or self.calls.cause()
-                waited = retry.wait(f"the brokers to take {counted(left, 'record')}", cause, pause_s=0)
+                records = counted(left, "record")
+                waited = retry.wait(f"the brokers to take {records}", cause, pause_s=0)
                 if waited - asked_s > _ASK_EVERY_S:
                     missing, asked_s = self._missing_topic(), waited
             before = left

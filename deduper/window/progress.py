@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from deduper.leaks.figures import LeakFigures
-from deduper.units import counted
+from deduper.units import counted, span
 
 _MOST_GROUPS = 3
 
@@ -51,15 +51,7 @@ class RemainingInput:
 
     def _text(self, things: str) -> str:
         things = f"{things} left"
-        return things if self.seconds is None or not self.count else f"{things}, {_clock(self.seconds)}"
-
-
-def _clock(seconds: float) -> str:
-    """`50 s`, `12 min`, `3 h 20 min`."""
-    minutes = round(seconds / 60)
-    if seconds < 100:
-        return f"{max(1, round(seconds))} s"
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60:,} h {minutes % 60} min"
+        return things if self.seconds is None or not self.count else f"{things}, {span(max(1.0, self.seconds))}"
 
 
 @dataclass(frozen=True, slots=True)

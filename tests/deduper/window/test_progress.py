@@ -84,7 +84,7 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         (RemainingInput(1, "file", 0.2), "1 file left, 1 s"),
         (RemainingInput(24, "file", 99.4), "24 files left, 99 s"),
         (RemainingInput(12_345, "offset", 700.0), "12,345 offsets left, 12 min"),
-        (RemainingInput(5, "offset", 100_000.0), "5 offsets left, 27 h 47 min"),
+        (RemainingInput(5, "offset", 100_000.0), "5 offsets left, 28 h"),
         (RemainingInput(5, "offset"), "5 offsets left"),
     ],
 )
