@@ -15,7 +15,7 @@ from deduper.config.files import FileSink
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
-from deduper.errors import CheckFailedError, IntegrityError
+from deduper.errors import IntegrityError
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, final_name
 from deduper.tasks.write import StagedFile
@@ -187,17 +187,6 @@ def test_a_publication_that_was_cut_short_is_finished(tmp_path: Path, elsewhere:
     elsewhere.rename = renamed  # type: ignore[method-assign]
     assert staging.publish(outputs) == []
     assert {port: len(names) for port, names in published(config).items()} == dict.fromkeys(PORTS, 20)
-
-
-def test_a_port_whose_folder_is_gone_is_named(tmp_path: Path) -> None:
-    """With exit code 3: a person brings it back, and the next start publishes."""
-    config, attempt = config_of(tmp_path), Attempt(4, 2, 1)
-    staging.make_port_directories(config)
-    outputs = staging.make_durable(config, STORE_ID, attempt, staged_by(staging.make_staging(config, attempt), 1))
-    gone = Path(outputs[-1].final).parent
-    gone.rename(tmp_path / "elsewhere")
-    with pytest.raises(CheckFailedError, match=f"{gone}: the port's folder is gone, and rows of a committed window"):
-        staging.publish(outputs)
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
