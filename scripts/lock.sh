@@ -10,13 +10,11 @@ setup_python test
 cd "$REPO"
 [[ "$(python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" == 3.11 ]] ||
   { say "The image has Python 3.11; PYTHON=/path/to/python3.11 names one."; exit 2; }
-python -m piptools --version >/dev/null 2>&1 || python -m pip install --quiet --disable-pip-version-check pip-tools
 
 lock() {
-  python -m piptools compile --quiet --generate-hashes --strip-extras --no-header --no-annotate --no-emit-options \
-    --output-file "$1" "${@:2}"
+  uv pip compile --quiet --generate-hashes --no-header --no-annotate --output-file "$1" "${@:2}"
   sed -i '1i # Written by scripts/lock.sh for Python 3.11; the image installs nothing that is not here.' "$1"
 }
 lock deploy/requirements.txt --extra hdfs --extra kafka --extra objects --extra service pyproject.toml "$@"
 python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' |
-  lock deploy/requirements-build.txt --allow-unsafe - "$@"
+  lock deploy/requirements-build.txt - "$@"

@@ -19,7 +19,7 @@ esac
 
 make_venv
 if [[ "$tier" != check ]]; then
-  # Packages of the system come while pip works.
+  # Packages of the system come while those of Python do.
   (setup_java && setup_prometheus && setup_redis && { [[ "$tier" == change ]] || setup_night; }) &
   system=$!
 fi
@@ -30,7 +30,12 @@ kernels=$!
 if [[ "$tier" != check ]]; then
   wait "$system" || exit 2
   setup_java
-  cd "$REPO" && python -m tests.services.jars
+  cd "$REPO"
+  # A driver's start takes half the CPU from it, and the tests start dozens of them.
+  python -m deduper.spark.class_archive >/dev/null &
+  archive=$!
+  python -m tests.services.jars
+  wait "$archive"
 fi
 wait "$kernels"
 cd "$REPO"

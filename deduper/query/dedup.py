@@ -96,6 +96,10 @@ class Deduper:
         >>> dedup = Deduper("rocksdb:state/clicks", key=["user", "id"], expiry=EventTime("ts", period="24 hours"))
         >>> write = dedup.into(unique="out/unique", duplicate="out/duplicate", expired=None, error="out/error")
         >>> query = clicks.writeStream.foreachBatch(write).option("checkpointLocation", "checkpoint").start()
+        >>> query.processAllAvailable()
+        >>> query.stop()
+        >>> spark.read.parquet("out/unique").count()
+        3
     """
 
     def __init__(
@@ -152,6 +156,10 @@ class Deduper:
 
         Raises:
             ConfigError: the file is wrong, with line and column.
+
+        Example:
+            >>> Deduper.from_config("deduper.yaml", overrides=["name=again"]).name
+            'again'
         """
         config = load_config(path, overrides=overrides)
         made = cls.__new__(cls)
@@ -201,6 +209,14 @@ class Deduper:
 
         Raises:
             UsageError: a port is none of these, or this Deduper has a query already.
+
+        Example:
+            >>> def show(rows: DataFrame, window: Window) -> None:
+            ...     print(window.number, window.replayed, rows.count())
+            >>> with Deduper("rocksdb:state/shown", key="id", expiry=Never()) as dedup:
+            ...     write = dedup.into(unique=show, duplicate=None, expired=None, error="out/bad")
+            ...     write(spark.createDataFrame([(1,), (2,), (1,)], "id int"), 0)
+            0 False 2
         """
         self._use({"unique": unique, "duplicate": duplicate, "expired": expired, "error": error})
         return self._batch
@@ -215,6 +231,12 @@ class Deduper:
         Raises:
             UsageError: the DataFrame is a stream, or lacks a column.
             UnfinishedWindowError: nobody knows whether the rows of the last window were used.
+
+        Example:
+            >>> with Deduper("rocksdb:state/split", key="id", expiry=Never()) as dedup:
+            ...     ports = dedup.split(spark.createDataFrame([(1,), (2,), (1,)], "id int"))
+            ...     print(ports.unique.count(), ports.duplicate.count(), ports.window.counts["error"])
+            2 1 0
         """
         if rows.isStreaming:
             raise UsageError("the DataFrame is a stream: write `.writeStream.foreachBatch(dedup.into(…))`")

@@ -53,6 +53,12 @@ class PublishedWindows(DataSource):
 
     Raises:
         UsageError: an option is missing or unknown, or the port is no folder of Parquet files.
+
+    Example:
+        >>> spark.dataSource.register(PublishedWindows)
+        >>> whole = spark.read.format("deduper").option("store", "rocksdb:state/seen").option("port", "unique").load()
+        >>> whole.count()
+        2
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

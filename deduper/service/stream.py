@@ -39,6 +39,9 @@ _OWNER_CHECK_S = 1.0
 """Between two checks of the store's owner, and of the query."""
 _LOOK_S = 0.05
 """Between two looks whether a stop was requested."""
+_STARTS = 5
+"""How often a query is started whose source never asks for a batch: Spark gives its process 10 s to connect, which on a
+machine with far too much to do is not enough."""
 _ENDS_S = 30
 """How long a query that has nothing left to do may take to end."""
 
@@ -78,19 +81,28 @@ class WindowStream:
             self._query(name, {"availableNow": True} if drain else {"processingTime": f"{trigger_ms} milliseconds"})
 
     def _query(self, name: str, trigger: dict[str, Any]) -> None:
-        with (
-            self._scratch as folder,
-            contextlib.closing(Planner(folder, self._plan, self._is_over.set)) as planner,
-        ):
-            self._session.dataSource.register(PlannedStream)
-            stream = self._session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
-            writer = stream.writeStream.queryName(name).foreachBatch(self._judge).trigger(**trigger)
-            with changed_settings(self._session, _SETTINGS):
-                query = writer.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start()
-            self._follow(query)
+        self._session.dataSource.register(PlannedStream)
+        with self._scratch as scratch:
+            for start in range(1, _STARTS + 1):
+                folder = scratch / f"query-{start}"
+                folder.mkdir()
+                with contextlib.closing(Planner(folder, self._plan, self._is_over.set)) as planner:
+                    stream = self._session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
+                    writer = stream.writeStream.queryName(name).foreachBatch(self._judge).trigger(**trigger)
+                    with changed_settings(self._session, _SETTINGS):
+                        query = writer.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start()
+                    failure = self._failure_of(query)
+                if failure is None:
+                    return
+                if planner.was_asked or start == _STARTS:
+                    raise DeduperError(f"Spark has ended the job's query: {readable_cause(failure)}") from failure
+                logger.warning(
+                    "the query's source did not start, starting the query again: %s", readable_cause(failure)
+                )
+                self._is_over.clear()
 
-    def _follow(self, query: StreamingQuery) -> None:
-        """Wait for the query's end, or end it between two windows."""
+    def _failure_of(self, query: StreamingQuery) -> Exception | None:
+        """Wait for the query's end, or end it between two windows; the error, if Spark ends it for its own reason."""
         due = 0.0
         while not (self._is_over.wait(_LOOK_S) or self._stop.is_requested):
             if time.monotonic() >= due and self._turn.acquire(blocking=False):
@@ -107,9 +119,8 @@ class WindowStream:
         with self._turn:  # the window that is under way comes to its end
             self._is_over.set()
         query.stop()
-        failure = query.exception()
-        if failure is not None and self._windows.failure is None and not self._stop.is_requested:
-            raise DeduperError(f"Spark has ended the job's query: {readable_cause(failure)}") from failure
+        ours = self._windows.failure is not None or self._stop.is_requested
+        return None if ours else query.exception()
 
     def _plan(self) -> Sequence[PlannedPart] | None:
         """The parts of the next batch; on the planner's thread."""

@@ -1,7 +1,8 @@
-"""The Java that Spark runs on: its path and version, checked before Spark starts."""
+"""The Java that Spark runs on: its path and version, checked before Spark starts, and the archive of its classes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from deduper.errors import DeduperError
@@ -21,11 +23,34 @@ _ADVICE = "install one with `apt-get install openjdk-17-jre-headless`, or set JA
 
 
 @dataclass(frozen=True, slots=True)
+class ClassArchives:
+    """A folder of archives, and the beginning of their names. The rest is the size: Java dies of a shorter one."""
+
+    folder: Path
+    name: str
+
+    def whole(self) -> Path | None:
+        """The archive that is there with all its bytes."""
+        sizes = {path: path.stem.rpartition("-")[2] for path in self.folder.glob(f"{self.name}-*.jsa")}
+        return next((path for path, size in sizes.items() if size == str(path.stat().st_size)), None)
+
+    def place(self, made: Path) -> Path:
+        """Give its name to an archive that lies in the same file system."""
+        return made.replace(self.folder / f"{self.name}-{made.stat().st_size}.jsa")
+
+
+@dataclass(frozen=True, slots=True)
 class Java:
     """A program, and its version as it prints it."""
 
     path: str
     shown: str
+
+    def class_archives(self, spark_home: str) -> ClassArchives:
+        """Where the archive of a Spark's classes for this Java is, if there is one (see `spark.class_archive`)."""
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "deduper")
+        of = "\n".join([self.path, self.shown, spark_home, metadata.version("pyspark")])
+        return ClassArchives(cache, f"spark-classes-{hashlib.blake2b(of.encode(), digest_size=8).hexdigest()}")
 
 
 def require_java() -> Java:

@@ -8,7 +8,6 @@ off: a shuffle would prefer the places of its largest outputs.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -18,7 +17,6 @@ from pyspark.serializers import CPickleSerializer, PairDeserializer
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
-_BLOCK_MANAGER = re.compile(r"BlockManagerId\(([^,]+), ([^,]+), \d+,")
 
 
 class Executor(NamedTuple):
@@ -37,7 +35,6 @@ class Executors:
     """The executors of a session. One call to the JVM, more only when some came or went."""
 
     def __init__(self, context: SparkContext) -> None:
-        self._jvm: Any = context._jvm
         self._spark: Any = context._jsc.sc()
         self._names = ""
         self._known: list[Executor] = []
@@ -46,10 +43,10 @@ class Executors:
         """Those that Spark has now, in a stable order."""
         names = str(self._spark.getExecutorIds().mkString(","))
         if names != self._names or not self._known:
-            master = self._jvm.org.apache.spark.SparkEnv.get().blockManager().master()
-            managers = str(master.getMemoryStatus().keys().mkString("\n"))
             numbers = set(names.split(","))
-            found = (Executor(*pair) for pair in _BLOCK_MANAGER.findall(managers))
+            active = self._spark.statusStore().executorList(True)
+            summaries = [active.apply(index) for index in range(active.size())]
+            found = (Executor(str(one.id()), str(one.hostPort()).rpartition(":")[0]) for one in summaries)
             self._known = sorted((one for one in found if one.number in numbers), key=_by_number)
             self._names = names if len(self._known) == len(numbers) else ""
         return self._known

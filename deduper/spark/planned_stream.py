@@ -72,6 +72,8 @@ class Planner:
         self._ended = ended
         self._planned = 0
         self._is_closed = False
+        self.was_asked = False
+        """Whether the source's process has come up."""
         self._parts: Sequence[PlannedPart] = ()
         self._thread = threading.Thread(target=self._serve, name="planner", daemon=True)
         self._thread.start()
@@ -87,6 +89,7 @@ class Planner:
     def _serve(self) -> None:
         try:
             with self._accepted() as asking:
+                self.was_asked = True
                 while True:
                     asking.send(self._answered(asking.recv()))
         except (EOFError, OSError) as exc:

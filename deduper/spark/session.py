@@ -26,7 +26,7 @@ from bucket_store.filesystem import package_root
 from deduper.errors import DeduperError, UsageError
 from deduper.spark.failures import readable_cause
 from deduper.spark.home import require_own_spark
-from deduper.spark.java import DEFAULT_HEAP, require_java, require_user_name
+from deduper.spark.java import DEFAULT_HEAP, Java, require_java, require_user_name
 from deduper.spark.jvm_log import logged_jvm
 from deduper.spark_promises import (
     DEFAULT_MASTER,
@@ -109,7 +109,7 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         DeduperError: no Java 17 or 21, or a user without a name.
         UsageError: as `require_own_spark` and `require_promises`.
     """
-    require_java()
+    java = require_java()
     require_user_name()
     require_own_spark()
     _set_environment(requested)
@@ -117,7 +117,9 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         # Java would read no file whose name has a letter beyond ASCII. Not what Python has made of it: Java does not.
         os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {name}")
-    for setting, value in session_options(requested).items():
+    options = session_options(requested)
+    options[JAVA_OPTIONS] = f"{_archive_options(java)} {options[JAVA_OPTIONS]}".lstrip()
+    for setting, value in options.items():
         builder = builder.config(setting, str(value).lower() if isinstance(value, bool) else str(value))
     children = {child.pid for child in psutil.Process().children()}
     try:
@@ -260,6 +262,12 @@ def java_options(requested: str) -> str:
     named = (requested, *(os.environ.get(variable, "") for variable in _READ_BY_JAVA))
     collector = () if any(map(_COLLECTOR.search, named)) else (_OUR_COLLECTOR,)
     return " ".join((*_OUR_JAVA_OPTIONS, *collector, requested)).rstrip()
+
+
+def _archive_options(java: Java) -> str:
+    """Options with which Java takes Spark's classes from their archive, if there is one; it is quiet if it cannot."""
+    archive = java.class_archives(_find_spark_home()).whole()
+    return "" if archive is None else f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
 
 
 @contextlib.contextmanager

@@ -183,11 +183,15 @@ class LoadedLoad:
 
 
 def load_config(
-    file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
+    file: str | Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
 ) -> LoadedLoad:
     """The configuration of a file, the environment (default: the process's) and `path=value` overrides.
 
     Raises:
         ConfigError: everything that is wrong, with places.
+
+    Example:
+        >>> table_config("load.yaml", overrides=["keep=last"]).config.keep
+        'last'
     """
-    return LoadedLoad(*load_own_file(LoadConfig, file, overrides=overrides, environment=environment))
+    return LoadedLoad(*load_own_file(LoadConfig, Path(file), overrides=overrides, environment=environment))

@@ -27,9 +27,9 @@ def installed(release: str) -> Path:
     target = cache / f"pyspark-{release}"
     if not target.exists():
         making = cache / f".pyspark-{release}.{os.getpid()}"
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
         subprocess.run(
-            [*pip, "--no-deps", "--target", str(making), f"pyspark=={release}", *_BESIDE], check=True, timeout=900
+            [*uv, "--no-deps", "--target", str(making), f"pyspark=={release}", *_BESIDE], check=True, timeout=900
         )
         making.rename(target)
     return target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -280,6 +281,38 @@ def test_a_source_process_that_dies_ends_the_query_with_a_reason(session: SparkS
 
     with pytest.raises(DeduperError, match="Spark has ended the job's query"):
         Made(Source("a", "b"), kill).run(session, drain=False)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("slow", [1, 9])
+def test_a_source_process_that_is_slow_to_start_is_started_again(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: int
+) -> None:
+    """Spark waits 10 s for it. Nothing was planned, so nothing is planned twice; some time it is given up."""
+    monkeypatch.setattr(stream, "_STARTS", 2)
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh
+        case "$*" in *python_streaming_source_runner*)
+          echo >>{tmp_path}/started
+          [ "$(wc -l <{tmp_path}/started)" -gt {slow} ] || exit 0 ;;
+        esac
+        exec {sys.executable} "$@"
+        """
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(session.sparkContext, "pythonExec", str(python))
+    made = Made(Source("a", "b"))
+    if slow == 1:
+        assert made.run(session, drain=True) == ["a", "b"]
+    else:
+        with pytest.raises(DeduperError, match=r"Spark has ended the job's query: .*failed to connect back"):
+            made.run(session, drain=True)
+        assert made.source.done == []
+    assert [record.getMessage().partition(":")[0] for record in caplog.records if record.name == stream.__name__] == [
+        "the query's source did not start, starting the query again"
+    ]
+    assert made.source.begun == [True]
 
 
 def test_a_process_without_the_key_is_not_answered(tmp_path: Path) -> None:

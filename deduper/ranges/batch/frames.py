@@ -83,6 +83,15 @@ def range_aggregate(
 
     Raises:
         UsageError: an argument, a column that is absent, or a type that does not fit.
+
+    Example:
+        >>> visits = spark.createDataFrame([(7, 3), (7, 9)], "user int, at int")
+        >>> offers = spark.createDataFrame([(7, 1, 5, 20), (7, 2, 4, 30)], "user int, start int, end int, points int")
+        >>> found = range_aggregate(
+        ...     visits, offers, on="user", time="at", start="start", end="end", aggs={"points": "sum(points)"}
+        ... )
+        >>> [row.asDict() for row in found.rows.orderBy("at").collect()]
+        [{'user': 7, 'at': 3, 'points': 50}, {'user': 7, 'at': 9, 'points': None}]
     """
     keys = [on] if isinstance(on, str) else list(on)
     aggregates = {name: parse_aggregate(one) if isinstance(one, str) else one for name, one in aggs.items()}

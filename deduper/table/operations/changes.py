@@ -48,6 +48,14 @@ def load(
         TableHeldError: another write has held the table for `lock_timeout_s`.
         TableChangedError: other writers were faster, five times.
         TableError, CorruptionError: see their classes; the table is as its last commit left it.
+
+    Example:
+        >>> rows = pa.table({"day": ["mon", "mon", "mon"], "id": [1, 2, 1]})
+        >>> receipt = load(rows, "clicks", key=["id"], partition_by=["day"])
+        >>> receipt.inserted, receipt.repeats
+        (2, 1)
+        >>> load(rows, "clicks", key=["id"], partition_by=["day"]).found
+        3
     """
     batch = batch_of(rows)
     columns = key_columns(batch.schema, key, partition_by, scope)
@@ -71,6 +79,11 @@ def upsert(rows: Any, loaded: LoadedLoad, *, lock_timeout_s: float = _WAIT_S) ->
     Raises:
         ConfigError: a setting does not fit the columns.
         TableUsageError, TableHeldError, TableChangedError, TableError, CorruptionError: as `load`.
+
+    Example:
+        >>> receipt = upsert(pa.table({"id": [1, 3], "price": [11, 30]}), table_config("load.yaml"))
+        >>> receipt.updated, receipt.inserted
+        (1, 1)
     """
     return _run(_write("upsert", batch_of(rows), loaded), lock_timeout_s)
 
@@ -83,6 +96,11 @@ def delete(keys: Any, loaded: LoadedLoad, *, lock_timeout_s: float = _WAIT_S) ->
     Raises:
         ConfigError: there is no table, or `keys` lacks a column.
         TableUsageError, TableHeldError, TableChangedError, TableError, CorruptionError: as `load`.
+
+    Example:
+        >>> receipt = delete(pa.table({"id": [1, 3]}), table_config("load.yaml"))
+        >>> receipt.deleted, receipt.absent
+        (1, 1)
     """
     return _run(_write("delete", batch_of(keys), loaded), lock_timeout_s)
 

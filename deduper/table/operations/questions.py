@@ -34,6 +34,10 @@ def filter_exists(rows: Any, loaded: LoadedLoad) -> pa.BooleanArray:
         TableUsageError: the columns are not those of the table.
         TableChangedError: other writers removed files each time while they were read.
         TableError: the table or its index cannot be read.
+
+    Example:
+        >>> filter_exists(pa.table({"id": [1, 3, 3]}), table_config("load.yaml")).to_pylist()
+        [False, True, False]
     """
     batch = batch_of(rows)
     target = target_of_rows(batch, loaded)
@@ -57,6 +61,10 @@ def tag(rows: Any, loaded: LoadedLoad) -> pa.Table:
 
     The different `files` are all that a MERGE of these rows has to touch. Arguments, promises and errors are those of
     `filter_exists`.
+
+    Example:
+        >>> tag(pa.table({"id": [1, 3, 3]}), table_config("load.yaml")).column("action").to_pylist()
+        ['update', 'insert', None]
     """
     batch = batch_of(rows)
     target = target_of_rows(batch, loaded)
@@ -115,6 +123,10 @@ def read(keys: Any, loaded: LoadedLoad) -> pa.Table:
         FileVanishedError: a file that holds a key is gone.
         TableChangedError: other writers removed files each time while they were read.
         TableError: the table or its index cannot be read.
+
+    Example:
+        >>> read(pa.table({"id": [2, 3]}), table_config("load.yaml")).to_pylist()
+        [{'id': 2, 'price': 20}]
     """
     batch = batch_of(keys)
     target = target_of_keys(batch, loaded)

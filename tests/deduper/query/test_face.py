@@ -9,9 +9,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import deduper
+from tests.deduper.query.examples import run_examples
 
 FACE = Path(deduper.__file__).with_suffix(".pyi")
 
@@ -46,3 +48,12 @@ def test_examples_in_docstrings_run(module: str) -> None:
     ran = doctest.testmod(import_module(f"deduper.{module}"))
     assert ran.attempted > 2
     assert ran.failed == 0
+
+
+@pytest.mark.parametrize("name", ["load", "upsert", "delete", "filter_exists", "tag", "read", "table_config"])
+def test_examples_of_tables_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a `load.yaml` whose table has two rows."""
+    monkeypatch.chdir(tmp_path)
+    Path("load.yaml").write_text("source: {path: in}\ntable: {path: prices}\nkey: [id]\n")
+    deduper.load(pa.table({"id": [1, 2], "price": [10, 20]}), "prices", key=["id"])
+    run_examples(getattr(deduper, name), {"pa": pa, "table_config": deduper.table_config})

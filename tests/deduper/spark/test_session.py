@@ -15,7 +15,7 @@ from deduper.errors import DeduperError, UsageError
 from deduper.sources.open import worker_daemon
 from deduper.spark import home, session
 from deduper.spark.home import require_own_spark
-from deduper.spark.java import require_java, require_user_name
+from deduper.spark.java import Java, require_java, require_user_name
 from deduper.spark.session import java_options
 from deduper.spark_promises import JVM_PROPERTIES, broken
 
@@ -89,6 +89,26 @@ def test_a_job_under_spark_submit_is_told_the_option_of_its_jvm(monkeypatch: pyt
     (options,) = re.findall(r"add --conf 'spark\.driver\.extraJavaOptions=(.*)' to spark-submit", advice)
     assert options.split() == [f"-D{name}={value}" for name, value in JVM_PROPERTIES.items()]
     assert "spark-submit" not in session._origin("spark.sql.ansi.enabled")
+
+
+def test_java_starts_from_its_archive_if_it_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In the user's cache, one for each Java and Spark."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    java = Java("/usr/bin/java", 'openjdk version "17.0.1"')
+    monkeypatch.setattr(session, "_find_spark_home", lambda: "/opt/spark")
+    assert session._archive_options(java) == ""
+    archives = java.class_archives("/opt/spark")
+    archives.folder.mkdir()
+    made = tmp_path / "made"
+    made.write_bytes(b"classes")
+    archive = archives.place(made)
+    options = session._archive_options(java)
+    assert options.split()[0] == f'"-XX:SharedArchiveFile={archive}"'
+    assert "-Xlog:cds=off" in options
+    assert java.class_archives("/opt/other").whole() is None
+    assert Java(java.path, "another").class_archives("/opt/spark").whole() is None
+    archive.write_bytes(b"class")
+    assert session._archive_options(java) == ""
 
 
 def test_executors_are_set_like_the_driver() -> None:
