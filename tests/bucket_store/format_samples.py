@@ -181,7 +181,7 @@ def _files_of_tables(directory: Path) -> list[Format]:
         table = open_table(path, layout, bytes(range(16)), 7)
         return None if table is None else (table.bucket, table.slices)
 
-    # Of a table the head alone has a checksum, of 8 bytes at 48; the rest of the file is a cache like the memory it is mapped into.
+    # Of a table the first 56 bytes alone have a checksum; the rest is a cache like the memory it is mapped into.
     table = path.read_bytes()
     return [
         Format("generation", whole, read_header, is_absent=True, silent=range(used, len(whole) + 1)),
