@@ -24,5 +24,6 @@ def render(diagnosis: Diagnosis) -> list[RenderableType]:
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
     also = f", with {counted(warnings, 'warning')}" if warnings else ""
     found = f"{counted(errors, 'problem')} found{also}"
-    verdict = Text(f"ready to start{also}", "green") if diagnosis.is_healthy else Text(found, "red")
+    good = "the job runs" if diagnosis.is_running else "ready to start"
+    verdict = Text(f"{good}{also}", "green") if diagnosis.is_healthy else Text(found, "red")
     return [*lines, pairs([("job", diagnosis.job), ("verdict", verdict)])]

@@ -110,7 +110,7 @@ REPORTS = {
         True,
     ),
     "gc_refused": GcReport((), 0, True, True),
-    "check": Diagnosis("job", (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
+    "check": Diagnosis("job", False, (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
     "errors": ErrorsReport(
         "/out/error", 2, 9, None, (ErrorRowGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
     ),
