@@ -18,7 +18,7 @@ from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
-from deduper.config.load import load_config, read_settings
+from deduper.config.load import is_of_stream, load_config, read_settings
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError
 from deduper.config.query import FILE_NAME as QUERY_FILE
@@ -30,8 +30,6 @@ from deduper.window import policy
 
 _STREAM = "range_stream"
 """A fixed setting that the stores of range streams have, and no job's."""
-_OF_STREAM = {"events", "ranges", "store"}
-"""Settings that a range stream's file must have; a job's has no `events`, and a `range-aggregate`'s no store."""
 _LOCAL_SCHEMES = ("rocksdb", "file")
 
 
@@ -113,18 +111,27 @@ def open_store(target: str) -> OpenStore:
     """
     url, config = named_store(target)
     root = root_of(url)
-    try:
-        log = CommitLog.open(root)
-    except StoreMissingError as error:
-        if (root / MANIFEST_NAME).exists():
-            raise
-        found = "here; check the place" if config is None else "yet; the first start of `deduper run` makes it"
-        raise StoreMissingError(f"{root}: there is no store {found}") from error
+    log = opened_log(root, is_made_by_run=config is not None)
     if _STREAM in log.manifest.settings:
         raise RangeStreamError(f"{root}: this is a range stream's store; only `deduper status` shows it", root)
     if config is None and (root / QUERY_FILE).exists():
         config = query_of((root / QUERY_FILE).read(), url)
     return OpenStore(url, config, log, open_backend(url))
+
+
+def opened_log(root: Place, *, is_made_by_run: bool) -> CommitLog:
+    """The log of the store in a folder. `is_made_by_run`: a config file names it.
+
+    Raises:
+        StoreMissingError: there is no store there (yet).
+    """
+    try:
+        return CommitLog.open(root)
+    except StoreMissingError as error:
+        if (root / MANIFEST_NAME).exists():
+            raise
+        found = "yet; the first start of `deduper run` makes it" if is_made_by_run else "here; check the place"
+        raise StoreMissingError(f"{root}: there is no store {found}") from error
 
 
 def root_of(url: str) -> Place:
@@ -161,7 +168,7 @@ def named_store(target: str) -> tuple[str, Config | None]:
     try:
         config = load_config(path)
     except ConfigError:
-        if read_settings(path).data.keys() >= _OF_STREAM:
+        if is_of_stream(read_settings(path)):
             raise RangeStreamError(f"{path}: this is a range stream's file; only `deduper status` shows it") from None
         raise
     return config.store.url, config

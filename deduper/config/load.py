@@ -26,7 +26,7 @@ ENV_PREFIX = "DEDUPER__"
 
 _KINDS = {
     "table": "`deduper table`",
-    "aggregates": "`deduper range-aggregate` or `deduper range-stream`",
+    "aggregates": "`deduper range-aggregate`, or of a range stream (`deduper run`)",
     "sinks": "a job (`deduper run`)",
 }
 """A setting that each kind of config file must have, and no other kind."""
@@ -103,6 +103,15 @@ def read_settings(
     for override in overrides:
         _add_override(merged, override, variables)
     return merged
+
+
+_OF_STREAM = {"events", "ranges", "store"}
+"""Settings that a range stream's file must have; a job's has no `events`, and a `range-aggregate`'s no store."""
+
+
+def is_of_stream(merged: MergedSettings) -> bool:
+    """Whether these are the settings of a range stream, and not of a job."""
+    return merged.data.keys() >= _OF_STREAM
 
 
 class MergedSettings:

@@ -50,13 +50,22 @@ def require(start: Start) -> None:
         DeduperError, StoreError, OSError: the first failure.
     """
     for check in CHECKS:
-        for found in check.find(start):
-            if isinstance(found, Failure):
-                raise found.error
-            if found.severity is Severity.ERROR:
-                raise CheckFailedError(str(found))
-            if found.severity is Severity.WARNING:
-                logger.warning("%s", found)
+        raise_failure(check.find(start))
+
+
+def raise_failure(results: Results) -> None:
+    """Raise the first failure of a check, and log its warnings.
+
+    Raises:
+        DeduperError, StoreError, OSError: that failure.
+    """
+    for found in results:
+        if isinstance(found, Failure):
+            raise found.error
+        if found.severity is Severity.ERROR:
+            raise CheckFailedError(str(found))
+        if found.severity is Severity.WARNING:
+            logger.warning("%s", found)
 
 
 def examine(start: Start) -> Iterator[Diagnostic]:

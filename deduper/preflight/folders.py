@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+from bucket_store.places.place import Place
 from deduper.config.files import FilesSource
 from deduper.diagnostics import near, note, warning
 from deduper.errors import CannotWriteError, SourceAwayError, UsageError
@@ -39,8 +41,17 @@ def source(start: Start) -> Results:
 def written(start: Start) -> Results:
     """The folders that the job writes to; of a missing one of this machine, the nearest parent is checked."""
     config = start.config
-    places = {"store": config.store.place}
-    places |= {f"sinks.{port}": sink.place for port, sink in config.file_ports.items()}
+    ports = {f"sinks.{port}": sink.place for port, sink in config.file_ports.items()}
+    yield from writable({"store": config.store.place, **ports})
+    tables = table_settings(config)
+    for place, path in {"store.tables": Path(tables.disk_dir), "store.memory": Path(tables.memory_dir)}.items():
+        failure = _not_writable(place, path)
+        if failure is not None:
+            yield failure
+
+
+def writable(places: Mapping[str, Place]) -> Results:
+    """A store and ports by the names of their settings, wherever they are."""
     for place, folder in places.items():
         if folder.names.scheme != "file":
             yield from reachable(place, folder)
@@ -53,11 +64,6 @@ def written(start: Start) -> Results:
             yield from _room(place, path)
         if place == "store":
             yield from _disk(place, _existing(path))
-    tables = table_settings(config)
-    for place, path in {"store.tables": Path(tables.disk_dir), "store.memory": Path(tables.memory_dir)}.items():
-        failure = _not_writable(place, path)
-        if failure is not None:
-            yield failure
 
 
 def _existing(path: Path) -> Path:

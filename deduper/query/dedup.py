@@ -385,11 +385,10 @@ class _OpenStore:
                     config.topic_ports,
                     _WAIT_US,
                     self._log,
-                    lambda: session,
                     OnUnknown.REFUSE,
                     threading.Event(),
-                    by_tasks=by_tasks,
-                    logged_in=logged_in,
+                    (lambda: session) if by_tasks else None,
+                    logged_in,
                 )
             )
             recover(config, self._owned, self._topics, handed, is_held=is_held)
@@ -520,9 +519,10 @@ class _OpenStore:
 def _metrics(config: QueryConfig) -> contextlib.AbstractContextManager[JobMetrics | None]:
     if config.metrics is None:
         return contextlib.nullcontext()
+    from deduper.service.metrics import JobMetrics
     from deduper.service.metrics_server import serving_metrics
 
-    return serving_metrics(config, config.metrics, wall_clock_us)
+    return serving_metrics(config, config.metrics, wall_clock_us, JobMetrics)
 
 
 def _typed(schema: StructType) -> list[tuple[str, str]]:

@@ -99,11 +99,10 @@ def run(
             config.topic_ports,
             config.source.deadline if isinstance(config.source, KafkaSource) else 0,  # there are none then
             owned.log,
-            engine.session,
             unpublished,
             stop.event,
-            by_tasks=engine.have_spare_cores,
-            logged_in=engine.logged_in,
+            engine.session if engine.have_spare_cores else None,
+            engine.logged_in,
         ) as topics,
     ):
         if opened is None:  # once more: a seed may have been begun since the checks
@@ -245,11 +244,12 @@ def _metrics(start: Start, clock: Callable[[], int]) -> Iterator[JobMetrics | No
     if start.config.metrics is None:
         yield None
         return
+    from deduper.service.metrics import JobMetrics
     from deduper.service.metrics_server import serving_metrics
 
     with contextlib.ExitStack() as served:
         with _owner_of_port(start):
-            metrics = served.enter_context(serving_metrics(start.config, start.config.metrics, clock))
+            metrics = served.enter_context(serving_metrics(start.config, start.config.metrics, clock, JobMetrics))
         yield metrics
 
 

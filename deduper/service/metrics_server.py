@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app, start_http_server
 
-from deduper.config.model import Config
 from deduper.config.sections import MetricsConfig
 from deduper.preflight.connections import cannot_listen
-from deduper.service.metrics import JobMetrics
+from deduper.service.window_metrics import WindowMetrics
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -25,24 +24,31 @@ logger = logging.getLogger(__name__)
 
 Health: TypeAlias = Callable[[], list[str]]
 _END_S = 2.0
+_S = TypeVar("_S")
+_M = TypeVar("_M", bound=WindowMetrics)
 
 
 @contextlib.contextmanager
-def serving_metrics(config: Config, page: MetricsConfig, wall_clock_us: Callable[[], int]) -> Iterator[JobMetrics]:
-    """The metrics of a job, on their page while the `with` block runs.
+def serving_metrics(
+    settings: _S,
+    page: MetricsConfig,
+    wall_clock_us: Callable[[], int],
+    kind: Callable[[_S, CollectorRegistry, Callable[[], int]], _M],
+) -> Iterator[_M]:
+    """The metrics of a job, or of a range stream, on their page while the `with` block runs.
 
     Raises:
         DeduperError: the configured address cannot be listened on.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    metrics = JobMetrics(config, registry, wall_clock_us)
-    with served_page(page, registry, metrics.health), metrics.log_counts.attached():
+    metrics = kind(settings, registry, wall_clock_us)
+    with _served_page(page, registry, metrics.health), metrics.log_counts.attached():
         yield metrics
 
 
 @contextlib.contextmanager
-def served_page(settings: MetricsConfig, registry: CollectorRegistry, health: Health) -> Iterator[None]:
+def _served_page(settings: MetricsConfig, registry: CollectorRegistry, health: Health) -> Iterator[None]:
     """The page of a registry while the `with` block runs; `health` gives everything that is wrong, in one line each.
 
     Raises:

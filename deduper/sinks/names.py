@@ -7,7 +7,7 @@ A staged file is in `<home>/_staging/<window>-<epoch>-<attempt>/…`, a publishe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -15,6 +15,7 @@ from typing import Protocol
 from bucket_store.log.records import OutputFile
 from bucket_store.places.place import Place
 from deduper.config.files import FileSink
+from deduper.config.kafka.sections import KafkaSink
 
 STAGING = "_staging"
 PUBLISHED = "_published"
@@ -167,6 +168,22 @@ class HasFilePorts(Protocol):
     @property
     def store(self) -> HasPlace:
         """The store of the windows. Never changes."""
+
+
+class HasPorts(HasFilePorts, Protocol):
+    """All ports, of files, of topics, and of functions, with the name in the transactional ids of topics."""
+
+    @property
+    def name(self) -> str:
+        """The name of the job. Never changes while it runs."""
+
+    @property
+    def topic_ports(self) -> Mapping[str, KafkaSink]:
+        """The ports that are topics, by their names. Never changes."""
+
+    @property
+    def function_ports(self) -> Collection[str]:
+        """The ports whose rows functions take. Never changes."""
 
 
 def staging_homes(config: HasFilePorts) -> list[Place]:

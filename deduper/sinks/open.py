@@ -22,17 +22,15 @@ def open_topics(
     sinks: Mapping[str, KafkaSink],
     deadline_us: int,
     log: CommitLog,
-    session: Callable[[], SparkSession],
     unpublished: OnUnknown,
     stop: Event,
-    *,
-    by_tasks: bool,
+    session: Callable[[], SparkSession] | None = None,
     logged_in: LogsIn = needs_none,
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
     """The ports that are topics, by name; None for none. `unpublished`: see `deduper run --unpublished`.
 
-    Waits until the deadline for brokers that do not answer. With `by_tasks`, Spark's executors send the rows
-    (`logged_in`), which needs `session`; otherwise this process does.
+    Waits until the deadline for brokers that do not answer. With a `session`, Spark's executors send the rows
+    (`logged_in`); otherwise this process does.
     """
     if not sinks:
         return contextlib.nullcontext()
@@ -41,5 +39,5 @@ def open_topics(
     from deduper.sinks.task_publisher import TaskPublisher
     from deduper.sinks.topics import KafkaPorts
 
-    publisher = TaskPublisher(session, stop, logged_in) if by_tasks else ThreadPublisher()
+    publisher = ThreadPublisher() if session is None else TaskPublisher(session, stop, logged_in)
     return contextlib.closing(KafkaPorts(sinks, deadline_us / 1_000_000, log, publisher, unpublished, stop))

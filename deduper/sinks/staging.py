@@ -26,12 +26,12 @@ from bucket_store.log.records import OutputFile
 from bucket_store.places.local import LocalNames, on_one_volume
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Names, Place
-from deduper.config.model import Config
 from deduper.errors import CheckFailedError, IntegrityError, telling_where
 from deduper.sinks.names import (
     STAGING,
     Attempt,
     HasFilePorts,
+    HasPorts,
     TopicPlace,
     final_name,
     function_place,
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def staging_home(config: Config) -> Place:
+def staging_home(config: HasFilePorts) -> Place:
     """The directory whose `_staging` takes the one write: the first file port's, or the store's when there is none."""
     return next((sink.place for sink in config.file_ports.values()), config.store.place)
 
@@ -58,12 +58,12 @@ def make_port_directories(config: HasFilePorts, *, names: Names = _LOCAL) -> Non
         through(names, sink.place).make_directories()
 
 
-def staging_target(config: Config, attempt: Attempt) -> Place:
+def staging_target(config: HasFilePorts, attempt: Attempt) -> Place:
     """The folder of the one write of an attempt."""
     return staging_home(config) / STAGING / attempt.folder
 
 
-def make_staging(config: Config, attempt: Attempt, *, names: Names = _LOCAL) -> dict[str, Place]:
+def make_staging(config: HasPorts, attempt: Attempt, *, names: Names = _LOCAL) -> dict[str, Place]:
     """Make the folders of the one write, durably, and give that of each port; writing tasks make no folder."""
     home = staging_home(config)
     ports = [through(names, sink.place) for sink in config.file_ports.values()]
@@ -90,7 +90,7 @@ def staged_files(written: Iterable[WriterReceipt]) -> dict[str, list[StagedFile]
 
 
 def make_durable(
-    config: Config,
+    config: HasPorts,
     store_id: str,
     attempt: Attempt,
     staged: Mapping[str, Sequence[StagedFile]],
@@ -133,7 +133,7 @@ def make_durable(
     return outputs
 
 
-def _final(config: Config, store_id: str, attempt: Attempt, file: StagedFile, number: int) -> str:
+def _final(config: HasPorts, store_id: str, attempt: Attempt, file: StagedFile, number: int) -> str:
     """The destination of a staged file's rows: a file, a topic or a function."""
     topics, sinks = config.topic_ports, config.file_ports
     if file.port in topics:

@@ -9,6 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from deduper.columns import backticked
+
 try:
     from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
     from pyspark.util import PythonEvalType
@@ -23,5 +25,5 @@ def map_in_arrow(rows: DataFrame, function: BatchFunction, schema: str | StructT
     if vectorized_udf is None:
         return rows.mapInArrow(function, schema)
     udf: Any = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column = udf(*rows.columns)
+    column = udf(*map(backticked, rows.columns))
     return DataFrame(rows._jdf.mapInArrow(column._jc, False, None), rows.sparkSession)

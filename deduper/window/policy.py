@@ -87,9 +87,13 @@ def stored_settings(manifest: Manifest, state: LogState) -> dict[str, Any]:
 
 def changed_settings(config: Config, stored: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """(the store's, the configuration's) of every fixed setting that differs, by name."""
-    fixed = fixed_settings(config)
-    names = sorted(stored.keys() | fixed.keys())
-    return {name: (stored.get(name), fixed.get(name)) for name in names if stored.get(name) != fixed.get(name)}
+    return differing(fixed_settings(config), stored)
+
+
+def differing(given: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """(stored, given) of every setting that differs, by name."""
+    names = sorted(stored.keys() | given.keys())
+    return {name: (stored.get(name), given.get(name)) for name in names if stored.get(name) != given.get(name)}
 
 
 def settings_hash(config: Config) -> str:

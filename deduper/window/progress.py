@@ -93,7 +93,7 @@ class BatchProgress:
         return {"event": "window", **_rounded(values)}
 
 
-_STOPPED = {"drained": "source drained", "max_windows": "window limit reached", "signal": "stopped by a signal"}
+STOPPED = {"drained": "source drained", "max_windows": "window limit reached", "signal": "stopped by a signal"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ def summary_line(summary: RunSummary) -> str:
     return (
         f"{counted(summary.windows, 'window')}, {counted(summary.rows, 'row')} in {summary.seconds:,.1f} s: "
         f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
-        f"{summary.error:,} error; {_STOPPED.get(summary.stopped_by, summary.stopped_by)}{note}"
+        f"{summary.error:,} error; {STOPPED.get(summary.stopped_by, summary.stopped_by)}{note}"
     )
 
 

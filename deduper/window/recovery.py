@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
-from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.commit_log import DEFAULT_SNAPSHOT_EVERY, CommitLog
 from bucket_store.log.copies import warn_of_original
 from bucket_store.log.heartbeat import Sign
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
@@ -26,6 +27,7 @@ from bucket_store.log.state import live_files, named_pieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
 from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
@@ -64,6 +66,27 @@ def owned_store(
         SettingsChangedError: a setting that is fixed for the store's life was changed.
     """
     log = open_or_create(config, wall_clock_us())
+    with (
+        owned_log(log, take_over=take_over, wall_clock_us=wall_clock_us, silent=silent, why=why),
+        contextlib.closing(open_backend(config.store.url)) as pieces,
+    ):
+        yield Ownership(log, pieces)
+
+
+@contextlib.contextmanager
+def owned_log(
+    log: CommitLog,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    silent: Sign | None = None,
+    why: Callable[[], str] = lambda: "done",
+) -> Iterator[None]:
+    """Claim a store by its log (steps b and c), and hold it, with a heartbeat, while the `with` block runs.
+
+    Raises:
+        OwnerAliveError: as `owned_store`.
+    """
     owner = own_name()
     if not take_over:
         require_no_owner(log.root, silent)
@@ -71,8 +94,8 @@ def owned_store(
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
     failpoints.hit("start.claimed")
-    with owning(log.root, owner, epoch, why), contextlib.closing(open_backend(config.store.url)) as pieces:
-        yield Ownership(log, pieces)
+    with owning(log.root, owner, epoch, why):
+        yield
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
@@ -92,15 +115,18 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     Raises:
         SettingsChangedError: as `require_fixed_settings`.
     """
-    root = open_place(config.store.url)
-    try:
-        log = CommitLog.open(root)
-    except StoreMissingError:
-        log = CommitLog.create(
-            root, fixed_settings(config), wall_us=wall_us, snapshot_every=snapshot_every(config.store.shards)
-        )
+    every = snapshot_every(config.store.shards)
+    log = opened_log(open_place(config.store.url), fixed_settings(config), wall_us, every)
     require_fixed_settings(config, log)
     return log
+
+
+def opened_log(root: Place, fixed: dict[str, Any], wall_us: int, every: int = DEFAULT_SNAPSHOT_EVERY) -> CommitLog:
+    """The log of a store, which is made with these settings if it is not there; `every`: records to a snapshot."""
+    try:
+        return CommitLog.open(root)
+    except StoreMissingError:
+        return CommitLog.create(root, fixed, wall_us=wall_us, snapshot_every=every)
 
 
 def require_fixed_settings(config: Config, log: CommitLog) -> None:
@@ -110,15 +136,23 @@ def require_fixed_settings(config: Config, log: CommitLog) -> None:
         SettingsChangedError: the message names each that differs, and what to do.
     """
     differing = changed_settings(config, stored_settings(log.manifest, log.state))
+    more = "; `deduper reshard` changes the shards of a store" if "store.shards" in differing else ""
+    write = "point `store.url` and the sinks at new places and read the source again from its beginning"
+    require_unchanged(log, differing, write + more)
+
+
+def require_unchanged(log: CommitLog, differing: Mapping[str, tuple[Any, Any]], write: str) -> None:
+    """No setting differs, (the store's, the given one) by name; `write` is what to do beside putting them back.
+
+    Raises:
+        SettingsChangedError: one differs.
+    """
     if differing:
         changes = "; ".join(
             f"{name}: the store has {stored!r}, not {given!r}" for name, (stored, given) in differing.items()
         )
-        raise SettingsChangedError(
-            f"{log.root}: settings that are fixed for the life of a store differ: {changes}; put them back, or point "
-            "`store.url` and the sinks at new places and read the source again from its beginning"
-            + ("; `deduper reshard` changes the shards of a store" if "store.shards" in differing else "")
-        )
+        what = f"settings that are fixed for the life of a store differ: {changes}"
+        raise SettingsChangedError(f"{log.root}: {what}; put them back, or {write}")
 
 
 def recover(

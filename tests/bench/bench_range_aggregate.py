@@ -176,7 +176,7 @@ def files_sum(folder: Path) -> int:
         "on: id\ntime: at\nstart: start\nend: end\naggregates: {points: sum(points)}\n"
         f"output: {{path: {folder / 'out'}, format: parquet}}\n"
     )
-    run(RangeJob.load(config, environment={}), plan_only=False, on_progress=lambda _: None)
+    run(RangeJob.load(config, environment={}), on_progress=lambda _: None)
     return _sum_of(folder / "out")
 
 

@@ -91,19 +91,17 @@ def measure(arguments: argparse.Namespace, held: int, folder: Path) -> dict[str,
             owned_store(scene.job, take_over=False, wall_clock_us=lambda: time.time_ns() // 1000)
         )
         runner = StreamRunner(scene.job, owned, lambda: time.time_ns() // 1000)
-        while runner.run() is not None:  # all ranges, and few events
-            pass
+        while runner.plan():  # all ranges, and few events
+            runner.run()
         for window in range(1, arguments.windows + 1):
             _publish(
                 scene.ranges,
                 _ranges(draw, arguments.new, arguments.ids, held + window * arguments.new, arguments.late_share),
             )
             _publish(scene.events, _events(draw, arguments.events, arguments.ids, window))
-        while True:
+        while runner.plan():
             began = time.process_time()
-            counts = runner.run()
-            if counts is None:
-                break
+            _, counts = runner.run()
             if counts.get("events", 0) == arguments.events:
                 cpu.append(time.process_time() - began)
         rows = [level.rows.num_rows for level in runner.state.ranges]
@@ -164,7 +162,7 @@ def beside(arguments: argparse.Namespace, held: int, folder: Path) -> dict[str, 
                 first = held + progress.window * arguments.new
                 _publish(scene.ranges, _ranges(draw, arguments.new, arguments.ids, first, arguments.late_share))
                 began, cpu = time.perf_counter(), time.process_time()
-                counts = runner.run() or {}
+                counts = runner.run()[1] if runner.plan() else {}
                 assert counts["events.answered"] == progress.rows == arguments.events
                 turns.append(
                     {
@@ -175,7 +173,7 @@ def beside(arguments: argparse.Namespace, held: int, folder: Path) -> dict[str, 
                         "corrections": counts.get("corrections", 0),
                     }
                 )
-            while not progress.window and runner.run() is not None:  # all ranges, and few events
+            while not progress.window and runner.plan() and runner.run():  # all ranges, and few events
                 pass
             marks["cpu"] = sum(cpu_us().values())
 

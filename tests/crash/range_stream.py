@@ -47,7 +47,7 @@ def scene_of(root: Path, made: list[tuple[list[Row], list[Row]]], more: Row | No
 
 def process(scene: Scene, armed: str) -> int:
     """The exit code of the command; of one that was killed it is negative."""
-    return command("range-stream", str(scene.root / "points.yaml"), "--once", armed=armed, cwd=scene.root).returncode
+    return command("run", str(scene.root / "points.yaml"), "--once", armed=armed, cwd=scene.root).returncode
 
 
 def published(scene: Scene) -> dict[str, list[Row]]:

@@ -98,4 +98,4 @@ class TopicScene(Scene):
 
 def _run(file: Path, armed: str) -> None:
     failpoints._ARMED.update(failpoints._armed(armed))
-    run(StreamJob.load(file, environment={}), once=True, take_over=True, on_progress=lambda _: None)
+    run(StreamJob.load(file, environment={}), once=True, take_over=True, on_progress=lambda *_: None)

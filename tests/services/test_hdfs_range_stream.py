@@ -53,7 +53,7 @@ def test_a_stream_goes_on_in_hdfs(hdfs_pair: Hdfs, tmp_path: Path) -> None:
     assert published(scene) == rows
     assert scene.leftovers() == []
 
-    asked = command("range-stream", str(scene.root / "points.yaml"), "--status", "--json", cwd=scene.root)
+    asked = command("status", str(scene.root / "points.yaml"), "--json", cwd=scene.root)
     assert asked.returncode == 0, asked.stderr
     status = json.loads(asked.stdout)
     assert (status["windows"], status["published"], status["running"]) == (5, 4, False)

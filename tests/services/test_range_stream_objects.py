@@ -34,7 +34,7 @@ def test_a_stream_goes_on_in_an_object_store(s3_bucket: str, tmp_path: Path) -> 
 def test_a_storage_that_ignores_a_condition_is_refused(tmp_path: Path, bucket: str) -> None:
     """Before the store is made; nothing is left in the bucket."""
     scene = scene_of(tmp_path, windows(3, 1), {"store": new_prefix(f"s3://{bucket}")})
-    done = command("range-stream", str(scene.root / "points.yaml"), "--once", cwd=scene.root)
+    done = command("run", str(scene.root / "points.yaml"), "--once", cwd=scene.root)
     assert done.returncode == 2, done.stderr
     assert "use Amazon S3" in done.stderr.replace("\n", " ")
     assert open_place(f"s3://{bucket}").entries() == []

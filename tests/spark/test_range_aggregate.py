@@ -6,8 +6,11 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,12 +19,15 @@ from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import Own
 from deduper.ranges.batch import workers
 from deduper.ranges.batch.frames import RangeAggregates, range_aggregate
+from deduper.ranges.batch.job import run
+from deduper.ranges.batch.settings import RangeJob
 from tests import tiers
 from tests.deduper.ranges.aggregate import oracle
 
 pytestmark = pytest.mark.spark
 
 SEED = 20_261_125
+TIME_MS = pa.timestamp("ms", "UTC")
 PARTITIONS = "spark.sql.shuffle.partitions"
 ZONE = "spark.sql.session.timeZone"
 EVENTS = "shop string, id bigint, at timestamp, value bigint, note string"
@@ -289,3 +295,42 @@ def test_wrong_arguments_are_refused_at_the_call(session: SparkSession, changes:
     """With the column, its type and what to write."""
     with pytest.raises(UsageError, match=message):
         asked(*frames(session, *rows(SEED, 5, 5, 1)), **changes)
+
+
+@pytest.mark.parametrize("per", ["event", "range"])
+def test_files_by_the_command_and_frames_of_them_give_the_same(session: SparkSession, tmp_path: Path, per: Any) -> None:
+    """Rows, names and types of Parquet files; ids of several columns."""
+    minutes = [None, 0, 5, 5, 9, 30, 30, 61]
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    times = [None if one is None else begin + timedelta(minutes=one) for one in minutes]
+    notes = ["é", "", "é", None, "b", "b", "é", ""]
+    columns = {
+        "shop": pa.array(["é", "", "é", "", "b", "b", "é", ""]),
+        "id": pa.array([1, -1, 1, -1, 7, 7, 1, 7], pa.int16()),
+        "price": pa.array([Decimal(one) / 100 for one in range(8)], pa.decimal128(7, 2)),
+        "share": pa.array([0.1, None, -0.0, 1e300, float("nan"), 0.25, 2.5, 3.0]),
+        "note": pa.array(notes),
+        "raw": pa.array([None if one is None else one.encode() for one in notes], pa.large_binary()),
+        "day": pa.array([None, *range(7)], pa.date32()),
+        "is_free": pa.array([True, None] * 4),
+        "place": pa.array(range(8)),
+    }
+    ends = [None, *times[2:], None]
+    ranges = {**columns, "start": pa.array(times, TIME_MS), "end": pa.array(ends, TIME_MS)}
+    events = {**columns, "at": pa.array([begin, *times[1:]], TIME_MS)}
+    for name, rows in (("events", events), ("ranges", ranges)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table(rows), tmp_path / name / "a.parquet", row_group_size=3)
+    texts = ("count", "sum(price)", "sum(share)", "mean(price)", "variance(id)", "max(day)", "last(note)")
+    more = ("min(raw)", "top_k(price, 2)", "list(note)", "set(is_free)", "sum(id)")
+    settings: dict[str, Any] = {"on": ["shop", "id"], "time": "at", "start": "start", "end": "end", "per": per}
+    aggregates: dict[str, Any] = {f"a{number}": text for number, text in enumerate((*texts, *more))}
+    paths = {name: {"path": str(tmp_path / name), "format": "parquet"} for name in ("events", "ranges")}
+    output = {"path": str(tmp_path / "out"), "format": "parquet"}
+    run(RangeJob.model_validate({**paths, **settings, "aggregates": aggregates, "output": output}), on_progress=print)
+    events_frame, ranges_frame = (session.read.parquet(str(tmp_path / name)) for name in ("events", "ranges"))
+    by_spark = range_aggregate(events_frame, ranges_frame, **settings, aggs=aggregates).rows
+    by_spark.write.parquet(str(tmp_path / "spark"))
+    ours, theirs = (pq.read_table(tmp_path / name).sort_by("place") for name in ("out", "spark"))
+    assert ours.schema.remove_metadata() == theirs.schema.remove_metadata()
+    assert repr(ours.to_pylist()) == repr(theirs.to_pylist())

@@ -171,7 +171,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for every window.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Run the job, and print a line for every window.
+    """Run the job, or the range stream, and print a line for every window.
 
     SIGTERM and Ctrl-C finish the current window first.
     """
@@ -179,8 +179,20 @@ def run(
 
     keep_few_arenas()
 
-    from deduper.config.load import load_config
+    from deduper.config.load import is_of_stream, load_config, read_settings
 
+    if is_of_stream(read_settings(config, overrides=overrides or ())):
+        _run_stream(
+            config,
+            overrides,
+            once=once,
+            max_windows=max_windows,
+            take_over=take_over,
+            unpublished=unpublished,
+            as_json=as_json,
+            verbose=verbose,
+        )
+        return
     loaded = load_config(config, overrides=overrides or ())
 
     from deduper.cli.terminal import Messages, say
@@ -201,6 +213,49 @@ def run(
     )
     if as_json:
         typer.echo(json_line(summary.to_json()))
+    else:
+        say(summary_line(summary), err=False)
+
+
+def _run_stream(
+    config: Path,
+    overrides: list[str] | None,
+    *,
+    once: bool,
+    max_windows: int | None,
+    take_over: bool,
+    unpublished: OnUnknown,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    from deduper.ranges.stream.settings import StreamJob
+
+    job = StreamJob.load(config, overrides=overrides or ())
+
+    from deduper.cli.terminal import Messages, say
+    from deduper.cli.views.ranges import counts_line, summary_line
+    from deduper.ranges.stream.job import run as run_stream
+    from deduper.ranges.stream.status import StreamRun
+    from deduper.service.logs import configure_logging
+    from deduper.window.progress import json_line
+
+    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+
+    def progress(window: int, one: StreamRun) -> None:
+        values = {"event": "window", "window": window, "counts": one.counts, "seconds": round(one.seconds, 3)}
+        typer.echo(json_line(values) if as_json else f"window {window}: {counts_line(one)}")
+        sys.stdout.flush()
+
+    summary = run_stream(
+        job,
+        once=once,
+        max_windows=max_windows,
+        take_over=take_over,
+        unpublished=unpublished,
+        on_progress=progress,
+    )
+    if as_json:
+        typer.echo(json_line({"event": "summary", **summary.to_json(), "seconds": round(summary.seconds, 3)}))
     else:
         say(summary_line(summary), err=False)
 

@@ -1,8 +1,7 @@
-"""The commands that aggregate ranges for events: of files, and of the ports of two jobs."""
+"""The command that aggregates ranges for events, of files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,14 +11,12 @@ from deduper.cli.command import (
     ConfigArgument,
     JsonOption,
     Panel,
-    UnpublishedOption,
     VerboseOption,
     answer,
     app,
     command,
 )
 from deduper.errors import ExitCode
-from deduper.sinks.publish_state import OnUnknown
 
 _SetOption = Annotated[
     list[str] | None,
@@ -27,16 +24,9 @@ _SetOption = Annotated[
 ]
 
 
-def _progress(*, is_quiet: bool) -> Callable[[str], None]:
-    return lambda text: None if is_quiet else typer.echo(text, err=True)
-
-
 @command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.RANGES)
 def range_aggregate(
     config: ConfigArgument,
-    plan: Annotated[bool, typer.Option("--plan", help="Only read and check the indexed side, and show the plan.")] = (
-        False
-    ),
     overrides: _SetOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -55,53 +45,8 @@ def range_aggregate(
 
     configure_logging(as_json=as_json, verbose=verbose)
 
-    answer(run(job, plan_only=plan, on_progress=_progress(is_quiet=as_json)), render, as_json=as_json)
+    def progress(text: str) -> None:
+        if not as_json:
+            typer.echo(text, err=True)
 
-
-@command(app, "range-stream", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED, panel=Panel.RANGES)
-def range_stream(
-    config: ConfigArgument,
-    once: Annotated[bool, typer.Option("--once", help="End when both inputs are drained.")] = False,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take the store even if its owner seems to be alive.")
-    ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Only show the state of the store, as `deduper status` does.")
-    ] = False,
-    unpublished: UnpublishedOption = OnUnknown.REFUSE,
-    overrides: _SetOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """The same on a stream: the unique rows of two jobs.
-
-    Every event comes out once, with an aggregate of the ranges that cover it.
-    """
-    from deduper.ranges.stream.settings import StreamJob
-
-    job = StreamJob.load(config, overrides=overrides or ())
-
-    from deduper.cli.views.ranges import render_status, render_stream
-
-    if status:
-        from deduper.ranges.stream.status import stream_status
-
-        answer(stream_status(job.ports.store.place), render_status, as_json=as_json)
-        return
-
-    from deduper.ranges.stream.job import run
-    from deduper.service.logs import configure_logging
-
-    configure_logging(as_json=as_json, verbose=verbose)
-
-    answer(
-        run(
-            job,
-            once=once,
-            take_over=take_over,
-            unpublished=unpublished,
-            on_progress=_progress(is_quiet=as_json),
-        ),
-        render_stream,
-        as_json=as_json,
-    )
+    answer(run(job, on_progress=progress), render, as_json=as_json)

@@ -69,8 +69,7 @@ def status(
 ) -> None:
     """Show the health and progress of a job; a window; a bucket.
 
-    Safe beside a running job. Of a range stream's store it shows what `range-stream --status` shows; of the options
-    --watch is for such a store too.
+    Safe beside a running job. It shows the store of a range stream too, with no option but --watch.
     """
     if page is not None and page.suffix not in (".html", ".htm"):
         raise UsageError(f"--page {page}: the page is HTML; write --page {page.with_suffix('.html')}")
@@ -125,7 +124,7 @@ def _show_status(
         from deduper.ranges.stream.settings import StreamJob
         from deduper.ranges.stream.status import stream_status
 
-        root = StreamJob.load(Path(store)).ports.store.place if error.root is None else error.root
+        root = StreamJob.load(Path(store)).store.place if error.root is None else error.root
         show(lambda: stream_status(root), render_status, line_of_stream)
 
 

@@ -1,17 +1,14 @@
-"""The answers of `range-aggregate` and `range-stream` as text."""
+"""The answers of `range-aggregate`, and of commands on a range stream, as text."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from rich.console import RenderableType
 
 from deduper.cli.terminal import pairs
-from deduper.ranges.batch.report import RangeReport, plan_text
-from deduper.ranges.stream.report import StreamReport, StreamStatus
+from deduper.ranges.batch.job import RangeReport
+from deduper.ranges.stream.status import StreamRun, StreamStatus
 from deduper.units import counted, format_time
-
-_ENDS = {"drained": "inputs drained", "signal": "stopped by a signal"}
+from deduper.window.progress import STOPPED
 
 
 def render(report: RangeReport) -> list[RenderableType]:
@@ -19,8 +16,8 @@ def render(report: RangeReport) -> list[RenderableType]:
     return [
         pairs(
             [
-                ("plan", plan_text(report.per, report.indexed_rows, report.parts, report.sliced_ids)),
-                ("rows written", None if report.rows is None else f"{report.rows:,}"),
+                (f"{'range' if report.per == 'event' else 'event'}s indexed", f"{report.indexed_rows:,}"),
+                ("rows written", f"{report.rows:,}"),
                 *((f"bad: {reason}", f"{count:,}") for reason, count in report.errors.items()),
                 ("seconds", report.seconds),
             ]
@@ -28,17 +25,16 @@ def render(report: RangeReport) -> list[RenderableType]:
     ]
 
 
-def render_stream(report: StreamReport) -> list[RenderableType]:
-    """Windows and rows of the run, then the state."""
-    return [
-        pairs(
-            [
-                *_state(report),
-                ("end", _ENDS.get(report.stopped_by, report.stopped_by)),
-                ("seconds", f"{report.seconds:.3f}"),
-            ]
-        )
-    ]
+def counts_line(run: StreamRun) -> str:
+    """The rows of some windows by outcome, and the seconds, on one line."""
+    counts = [f"{count:,} {name}" for name, count in sorted(run.counts.items())]
+    return f"{', '.join(counts) or 'no rows'}; {run.seconds:,.1f} s"
+
+
+def summary_line(run: StreamRun) -> str:
+    """A run on one line."""
+    end = STOPPED.get(run.stopped_by or "", run.stopped_by)
+    return f"{counted(run.windows, 'window')}, {counts_line(run)}; {end}"
 
 
 def render_status(status: StreamStatus) -> list[RenderableType]:
@@ -52,7 +48,11 @@ def render_status(status: StreamStatus) -> list[RenderableType]:
                 ("published", "nothing" if status.published is None else f"window {status.published}"),
                 ("last commit", _time(status.last_commit_us)),
                 ("clock", _time(status.clock_us)),
-                *_state(status),
+                ("windows", f"{status.windows:,}"),
+                *((name, f"{count:,}") for name, count in sorted(status.counts.items())),
+                *((f"{side} taken up to", str(one)) for side, one in sorted(status.inputs.items())),
+                ("open ranges", f"{status.open_ranges:,} in {counted(status.levels, 'level')}"),
+                ("remembered events", f"{status.remembered_events:,}"),
             ]
         )
     ]
@@ -68,14 +68,6 @@ def _running(status: StreamStatus) -> str:
     end = status.last_end
     how = "" if end is None else " since {at}: exit {exit_code}, {message}".format_map(end)
     return "running" if status.is_running else f"not running{how}"
-
-
-def _state(report: StreamReport | StreamStatus) -> Iterator[tuple[str, str]]:
-    yield "windows", f"{report.windows:,}"
-    yield from ((name, f"{count:,}") for name, count in sorted(report.counts.items()))
-    yield from ((f"{side} taken up to", str(one)) for side, one in sorted(report.inputs.items()))
-    yield "open ranges", f"{report.open_ranges:,} in {counted(report.levels, 'level')}"
-    yield "remembered events", f"{report.remembered_events:,}"
 
 
 def _time(us: int | None) -> str:

@@ -1,6 +1,7 @@
-"""Which rows cannot be answered, and why; they stop the run, or are kept beside it with their reasons.
+"""Which rows of a DataFrame cannot be answered, and why; they stop the run, or are kept beside it with their reasons.
 
-Conditions are texts of SQL: one call of the JVM each, where columns of PySpark take a call for every operator.
+`aggregate.rows` has the same rules for Arrow tables. Conditions are texts of SQL: one call of the JVM each, where
+columns of PySpark take a call for every operator.
 """
 
 from __future__ import annotations
@@ -47,27 +48,22 @@ def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, 
 
 @dataclass(frozen=True, slots=True)
 class FrameSide:
-    """The rows of a side, `event` or `range`, and why some of them are bad; if it `stops`, a bad row fails Spark's job.
-
-    `malformed` is a column that is not null in a row that could not be parsed.
-    """
+    """The rows of a side, `event` or `range`, and why some are bad; if it `stops`, a bad row fails Spark's job."""
 
     name: str
     rows: DataFrame
     reasons: Reasons
     stops: bool
-    malformed: str | None
 
     def good(self) -> DataFrame:
         """The good rows."""
         # Every row pays for this: one condition, and the texts only of a bad row.
-        are_bad = " OR ".join(f"({holds})" for _, holds in self._reasons())
+        are_bad = " OR ".join(f"({holds})" for _, holds in self.reasons)
         is_good = f"NOT coalesce({are_bad}, false)"
         if self.stops:
             failure = f"concat('bad {self.name}: ', {self._reason()}, ': ', {self._record()})"
             is_good = f"if({is_good}, true, CAST(raise_error({failure}) AS BOOLEAN))"
-        good = self.rows.where(is_good)
-        return good if self.malformed is None else good.drop(self.malformed)
+        return self.rows.where(is_good)
 
     def bad(self) -> DataFrame:
         """The bad ones as (side, reason, record); none if they stop."""
@@ -75,13 +71,8 @@ class FrameSide:
         columns = f"'{self.name}' AS side", f"{self._reason()} AS reason", f"{self._record()} AS record"
         return bad.selectExpr(*columns).limit(0) if self.stops else bad.selectExpr(*columns)
 
-    def _reasons(self) -> Reasons:
-        if self.malformed is None or self.malformed not in self.rows.columns:
-            return self.reasons
-        return [("unparsable", f"{backticked(self.malformed)} IS NOT NULL"), *self.reasons]
-
     def _reason(self) -> str:
-        cases = " ".join(f"WHEN {holds} THEN '{name}'" for name, holds in self._reasons())
+        cases = " ".join(f"WHEN {holds} THEN '{name}'" for name, holds in self.reasons)
         return f"CASE {cases} END"
 
     def _record(self) -> str:
@@ -98,8 +89,3 @@ def _nan(reason: str, rows: DataFrame, *points: str) -> Reasons:
     if not isinstance(rows.schema[points[0]].dataType, T.FloatType | T.DoubleType):
         return []
     return [(reason, " OR ".join(f"isnan({backticked(point)})" for point in points))]
-
-
-def is_bad_row(failure: str) -> bool:
-    """Whether Spark's job failed for a bad row, by the policy `stop`."""
-    return failure.startswith(("bad event: ", "bad range: "))

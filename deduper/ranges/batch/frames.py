@@ -32,8 +32,9 @@ from deduper.ranges.batch.bad_rows import FrameSide, event_reasons, range_reason
 from deduper.ranges.batch.parts import PartPlan, in_parts
 from deduper.ranges.batch.times import TIMES
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
-from deduper.ranges.batch.workers import Shared, arrow_columns, map_in_arrow, shared_by_workers
+from deduper.ranges.batch.workers import Shared, arrow_columns, shared_by_workers
 from deduper.sources.digest_columns import fast_digest
+from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.schemas import type_of_ddl
 
 INDEX_BYTES = 256 << 20
@@ -73,13 +74,11 @@ def range_aggregate(
     bad_rows: Literal["stop", "keep"] = "stop",
     longest_us: int | None = None,
     index_bytes: int = INDEX_BYTES,
-    malformed: str | None = None,
 ) -> RangeAggregates:
     """Every event with the aggregates of the ranges that cover it; with `per="range"` every range with those of events.
 
     The side that is indexed is counted, and collected if it is small, at the call; the rows are made when Spark runs
-    them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in a row that could not
-    be parsed; it is no part of the rows.
+    them. With `index_bytes=0` there are always parts.
 
     Raises:
         UsageError: an argument, a column that is absent, or a type that does not fit.
@@ -102,8 +101,8 @@ def range_aggregate(
     _require_columns(events, ranges, keys, time, start, end)
     stops = bad_rows == "stop"
     sides = (
-        FrameSide("event", events, event_reasons(events, keys, time), stops, malformed),
-        FrameSide("range", ranges, range_reasons(ranges, keys, start, end, longest_us), stops, malformed),
+        FrameSide("event", events, event_reasons(events, keys, time), stops),
+        FrameSide("range", ranges, range_reasons(ranges, keys, start, end, longest_us), stops),
     )
     asked, indexed = (side.good() for side in (sides if per == "event" else reversed(sides)))
     _require_free_names(asked, aggregates)

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from deduper.columns import quoted
 from deduper.ranges.batch.times import as_number
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
-from deduper.ranges.batch.workers import map_in_arrow
+from deduper.spark.arrow_map import map_in_arrow
 
 _PART, _IS_ASKED, _INDEXED, _ASKED, _CUTS, _FIRST, _BEGIN, _END = (
     *("part", "is_asked", "indexed", "asked", "cuts", "first", "begin", "end"),

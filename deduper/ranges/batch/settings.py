@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from deduper.columns import parse_columns
 from deduper.config.apart import before_wildcards, clashes
-from deduper.config.own_file import OwnFile
 from deduper.config.problems import suggestion
-from deduper.config.sections import Key, SparkSettings
-from deduper.config.values import Duration, LocalPath, Schema, Section, refusal
-from deduper.errors import UsageError
-from deduper.ranges.aggregate.aggregates import parse_aggregate
+from deduper.config.values import LocalPath, Section, refusal
+from deduper.ranges.settings import RangeSettings, TypedFiles
 
 
-class InputFiles(Section):
+class InputFiles(TypedFiles):
     """Files that are read once, whole."""
 
     path: LocalPath = Field(examples=["in/events"])
-    format: Literal["parquet", "csv", "json"] = Field(examples=["parquet"])
-    columns: Schema | None = Field(default=None, alias="schema", examples=['"id BIGINT, at TIMESTAMP"'])
     header: bool = Field(default=True, examples=["true"])
-
-    @model_validator(mode="after")
-    def _text_has_a_schema(self) -> InputFiles:
-        if self.format != "parquet" and self.columns is None:
-            write = 'write the columns as Spark DDL, as "id BIGINT, at TIMESTAMP"'
-            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
-        return self
 
 
 class OutputFiles(Section):
@@ -40,43 +27,21 @@ class OutputFiles(Section):
     format: Literal["parquet", "json"] = Field(examples=["parquet"])
 
 
-def _readable(text: str) -> str:
-    try:
-        parse_aggregate(text)
-    except UsageError as error:
-        what, _, write = str(error).partition("; ")
-        raise refusal(what, write) from None
-    return text
-
-
-class RangeJob(OwnFile):
+class RangeJob(RangeSettings):
     """What is read, asked and written."""
-
-    page = "docs/range-aggregates.md"
-    mark = "aggregates"
 
     events: InputFiles = Field(examples=["{path: in/events, format: parquet}"])
     ranges: InputFiles = Field(examples=["{path: in/ranges, format: parquet}"])
-    on: Key = Field(examples=["id"])
-    time: str = Field(examples=["at"])
-    start: str = Field(examples=["start"])
-    end: str = Field(examples=["end"])
-    ends: Literal["[]", "[)", "(]", "()"] = Field(default="[]", examples=['"[]"'])
     per: Literal["event", "range"] = Field(default="event", examples=["event"])
-    aggregates: dict[str, Annotated[str, AfterValidator(_readable)]] = Field(
-        min_length=1, examples=['{points: "sum(points)"}']
-    )
-    longest: Duration | None = Field(default=None, examples=["30d"])
     output: OutputFiles = Field(examples=["{path: out/points, format: parquet}"])
     errors: OutputFiles | None = Field(default=None, examples=["{path: out/errors, format: json}"])
-    spark: SparkSettings = Field(default_factory=dict, examples=["{spark.driver.memory: 4g}"])
 
     @model_validator(mode="after")
     def _columns_are_there(self) -> RangeJob:
         for side, files in self.sides:
-            names = None if files.columns is None else [column.name for column in parse_columns(files.columns)]
+            names = [column.name for column in files.parsed_columns]
             for setting, column in self.columns_of(side):
-                if names is not None and column not in names:
+                if names and column not in names:
                     write = suggestion(column, names, "its columns are")
                     raise refusal(f"the schema of {side} has no column `{column}`", write, at=setting)
         return self
@@ -92,10 +57,9 @@ class RangeJob(OwnFile):
         points = ("time",) if side == "events" else ("start", "end")
         yield from (((setting,), getattr(self, setting)) for setting in points)
         if side == ("ranges" if self.per == "event" else "events"):
-            for name, text in self.aggregates.items():
-                column = parse_aggregate(text).column
-                if column is not None:
-                    yield ("aggregates", name), column
+            for name, one in self.parsed.items():
+                if one.column is not None:
+                    yield ("aggregates", name), one.column
 
     @model_validator(mode="after")
     def _outputs_are_apart(self) -> RangeJob:

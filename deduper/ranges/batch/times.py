@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import types as T
 
 from deduper.columns import backticked
+from deduper.ranges.aggregate.rows import DAY_US
 
 TIMES = (T.TimestampType, T.TimestampNTZType, T.DateType, T.IntegralType, T.FloatType, T.DoubleType)
 """Types that a time can have."""
-DAY_US = 86_400_000_000
 
 
 def as_number(name: str, kind: T.DataType) -> str:

@@ -17,6 +17,7 @@ from deduper.ranges.aggregate.cells import Ids
 from deduper.ranges.aggregate.event_index import EventIndex
 from deduper.ranges.aggregate.points import Ints
 from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
+from deduper.ranges.aggregate.rows import whole
 
 ID_HI, ID_LO = "__range_job_hi", "__range_job_lo"
 """Columns with the two words of an id's digest; an id of one word has no second column."""
@@ -47,8 +48,8 @@ class Work:
     def index(self, tables: Iterable[pa.Table]) -> RangeIndex | EventIndex:
         """The index of these rows."""
         table = pa.concat_tables(tables)
-        columns = {one.column: _whole(table[one.column]) for one in self.aggregates.values() if one.column is not None}
-        points = [_whole(table[name]) for name in self.indexed_points]
+        columns = {one.column: whole(table[one.column]) for one in self.aggregates.values() if one.column is not None}
+        points = [whole(table[name]) for name in self.indexed_points]
         ids = _ids(table)
         if self.per == "event":
             return RangeIndex(Ranges(ids, points[0], points[1], columns), self.ends, self.aggregates, self.own_types)
@@ -72,11 +73,5 @@ def _ids(rows: Any) -> Ids:
 
 
 def _words(column: Any) -> Ints:
-    words: Ints = _whole(column).to_numpy(zero_copy_only=False)
+    words: Ints = whole(column).to_numpy(zero_copy_only=False)
     return words.astype(np.int64, copy=False)
-
-
-def _whole(column: Any) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -13,17 +13,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import SparkContext, cloudpickle
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column
 from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from deduper.columns import backticked
 from deduper.ranges.aggregate.event_index import EventIndex
 from deduper.ranges.aggregate.range_index import RangeIndex
-from deduper.ranges.batch.work import Batches
 from deduper.spark_promises import is_this_machine
 
 _ALIGNED = 64
@@ -105,13 +101,6 @@ def _taken_apart(index: RangeIndex | EventIndex) -> tuple[bytes, list[pickle.Pic
 
 def _put_together(rest: bytes, arrays: Sequence[Any]) -> Any:
     return pickle.loads(rest, buffers=arrays)  # from the driver, as all code in a worker is
-
-
-def map_in_arrow(rows: DataFrame, function: Callable[[Batches], Batches], schema: T.StructType) -> DataFrame:
-    """What a function makes of the rows; `DataFrame.mapInArrow` does the same, and asks for pandas, unused here."""
-    udf: Any = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column = udf(*(F.col(backticked(name)) for name in rows.columns))
-    return DataFrame(rows._jdf.mapInArrow(column._jc, False, None), rows.sparkSession)
 
 
 def arrow_columns(function: Callable[..., pa.Array], answer: T.StructType) -> Callable[..., Column]:

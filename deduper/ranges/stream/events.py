@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from deduper.ranges.aggregate.cells import Ids, IdTable, Timeline, offsets_of
 from deduper.ranges.aggregate.points import FIRST, Ints, as_points
+from deduper.ranges.aggregate.rows import whole
 from deduper.ranges.aggregate.sorting import sorted_in_groups
 from deduper.ranges.stream.pieces import PieceName
 from deduper.ranges.stream.ranges import HI, LO
-from deduper.ranges.stream.rows import numbers, whole
+from deduper.ranges.stream.rows import numbers
 from deduper.ranges.stream.settings import StreamJob
 
 RATIO, MOST_ROWS = 1, 1 << 20

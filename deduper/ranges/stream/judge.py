@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,25 +14,26 @@ from deduper.ranges.aggregate.aggregates import require_types
 from deduper.ranges.aggregate.cells import Ids
 from deduper.ranges.aggregate.points import FIRST, Ints, as_points, closed_ranges
 from deduper.ranges.aggregate.range_index import Events
+from deduper.ranges.aggregate.rows import Bools, event_reasons, first_reasons, range_reasons, whole
 from deduper.ranges.stream import events as of_events
 from deduper.ranges.stream import ranges as of_ranges
 from deduper.ranges.stream.events import EventLevel
-from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.own import own_answers
-from deduper.ranges.stream.ranges import ENTRY, HI, KEY_HI, KEY_LO, LO, SIGN, RangeLevel, answers, merged, withdraw
-from deduper.ranges.stream.rows import (
-    Bools,
-    InputRows,
-    PortRow,
-    digests,
-    first_reasons,
-    has_null,
-    lengths_beyond,
-    numbers,
-    port_rows,
-    port_table,
-    whole,
+from deduper.ranges.stream.pieces import EVENTS, RANGES
+from deduper.ranges.stream.ranges import (
+    ENTRY,
+    HI,
+    KEY_HI,
+    KEY_LO,
+    LO,
+    SIGN,
+    RangeLevel,
+    answers,
+    merged,
+    merged_from,
+    withdraw,
 )
+from deduper.ranges.stream.rows import InputRows, PortRow, digests, numbers, port_rows, port_table
 from deduper.ranges.stream.settings import WINDOW, StreamJob
 
 EVENT, RANGE = "event", "range"
@@ -45,6 +47,11 @@ class StreamState:
     schema: pa.Schema | None
     ranges: tuple[RangeLevel, ...]
     events: tuple[EventLevel, ...]
+
+    @property
+    def levels(self) -> dict[str, Sequence[RangeLevel | EventLevel]]:
+        """All levels, by the kind of their pieces."""
+        return {RANGES: self.ranges, EVENTS: self.events}
 
     def gone_through(self, period_us: int) -> int:
         """Events up to this instant are expired, and ranges that end by it are closed."""
@@ -129,14 +136,8 @@ class _Window:
         is_asking = self._is_retraction(rows)
         start, end = whole(rows[job.start]), whole(rows[job.end])
         first, last, _ = closed_ranges(start, end, job.ends)
-        has_ends = ~has_null(rows, (job.start, job.end))
-        reasons = [
-            ("null_id", has_null(rows, job.on)),
-            ("start_after_end", has_ends & (as_points(start) > as_points(end))),
-        ]
-        if job.longest is not None:
-            reasons.append(("too_long", lengths_beyond(start, end, job.longest)))
         left = ~is_asking
+        reasons = range_reasons(rows, job.on, job.start, job.end, job.longest)
         for reason, holds in first_reasons(rows.num_rows, reasons):
             left = self._leave(RANGE, reason, rows, left, holds, self._errors)
         left = self._leave(RANGE, "closed", rows, left, (last <= self._gone) & (first <= last), self._late)
@@ -251,12 +252,8 @@ class _Window:
         job = self._job
         self._require_events(rows.schema)
         times = as_points(whole(rows[job.time]))
-        reasons = [
-            ("null_id", has_null(rows, job.on)),
-            ("null_time", has_null(rows, (job.time,))),
-        ]
         left = np.ones(rows.num_rows, np.bool_)
-        for reason, holds in first_reasons(rows.num_rows, reasons):
+        for reason, holds in first_reasons(rows.num_rows, event_reasons(rows, job.on, job.time)):
             left = self._leave(EVENT, reason, rows, left, holds, self._errors)
         if left.any():
             self._clock = max(int(times[left].max()), FIRST if self._clock is None else self._clock)

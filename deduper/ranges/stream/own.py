@@ -17,8 +17,9 @@ from deduper.ranges.aggregate.aggregates import Own
 from deduper.ranges.aggregate.cells import Ids, IdTable
 from deduper.ranges.aggregate.points import FIRST, LAST, Ints, as_points
 from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
+from deduper.ranges.aggregate.rows import whole
 from deduper.ranges.stream.ranges import ENTRY, HI, LO, SIGN, RangeLevel
-from deduper.ranges.stream.rows import numbers, whole
+from deduper.ranges.stream.rows import numbers
 from deduper.ranges.stream.settings import StreamJob
 
 

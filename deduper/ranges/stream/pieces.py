@@ -18,6 +18,7 @@ import xxhash
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import BODY_OFFSET, FRAME_BYTES, frame, unframe
+from bucket_store.log.records import LogState
 from bucket_store.places import steps
 from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
@@ -44,6 +45,11 @@ class PieceName:
     def as_list(self) -> list[Any]:
         """For the record."""
         return [self.name, self.checksum, self.length, self.rows, self.last_us]
+
+
+def named_pieces(state: LogState, kind: str) -> list[PieceName]:
+    """The live pieces of a kind, oldest first, by the newest commit record."""
+    return [PieceName(*piece) for piece in state.extra.get(kind, ())]
 
 
 def piece_name(window: int, epoch: int, number: int) -> str:

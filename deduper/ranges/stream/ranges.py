@@ -18,8 +18,9 @@ from deduper.ranges.aggregate.cells import Ids, IdTable
 from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.points import Ints, closed_ranges
 from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
+from deduper.ranges.aggregate.rows import whole
 from deduper.ranges.stream.pieces import PieceName
-from deduper.ranges.stream.rows import numbers, whole
+from deduper.ranges.stream.rows import numbers
 from deduper.ranges.stream.settings import StreamJob
 
 HI, LO, KEY_HI, KEY_LO, ENTRY, SIGN = "__hi", "__lo", "__key_hi", "__key_lo", "__entry", "__sign"
@@ -192,3 +193,17 @@ def merged(job: StreamJob, levels: Sequence[RangeLevel], closed_through: int) ->
         is_kept &= ~np.isin(entries, both)
     kept = rows.filter(pa.array(is_kept)).combine_chunks()
     return RangeLevel(job, kept) if kept.num_rows else None
+
+
+def merged_from(rows: Sequence[int], ratio: int, most: int | None = None) -> int:
+    """The number of the first level that is merged with all later ones; `rows` are those of each level, oldest first.
+
+    The last level is new. While it has at least 1/`ratio` of the rows of the one before, the two are merged, but not to
+    more than `most` rows. So each level has more than `ratio` times the rows of the next, and moves a row a few times.
+    """
+    first = max(0, len(rows) - 1)
+    total = sum(rows[first:])
+    while first and rows[first - 1] < ratio * total and (most is None or rows[first - 1] + total <= most):
+        first -= 1
+        total += rows[first]
+    return first

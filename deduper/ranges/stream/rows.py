@@ -1,4 +1,4 @@
-"""Rows that cannot be answered, or come too late, as rows of the ports `late` and `errors`. PURE."""
+"""The rows of a window: those that inputs give, those of `late` and `errors`, and records for topics. PURE."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from deduper.arrow_columns import kind_of
 from deduper.core.digest_kernels import array_digest
 from deduper.errors import UsageError
 from deduper.ranges.aggregate.cells import Ids
-from deduper.ranges.aggregate.points import Ints, as_points
+from deduper.ranges.aggregate.points import Ints
+from deduper.ranges.aggregate.rows import whole
 from deduper.ranges.stream.settings import WINDOW
+from deduper.tasks.kafka_rows import HEADERS, KEY, TIMESTAMP, VALUE, with_headers
+from deduper.tasks.kafka_rows import SLOT as SLOT_COLUMN
 from deduper.text.written import json_lines
 
-Bools = NDArray[np.bool_]
+SLOT = 0
+"""The one writer of a port that is a topic: a window is one transaction."""
+_NO_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +59,6 @@ def port_table(port: Sequence[PortRow], window: int) -> pa.Table:
     return pa.table({**texts, WINDOW: pa.array([window] * len(port), pa.int64())})
 
 
-def first_reasons(rows: int, reasons: Sequence[tuple[str, Bools]]) -> list[tuple[str, Bools]]:
-    """Each reason with the rows for which it is the first that holds."""
-    free = np.ones(rows, np.bool_)
-    found = []
-    for name, holds in reasons:
-        found.append((name, holds & free))
-        free &= ~holds
-    return found
-
-
-def has_null(rows: pa.Table, columns: Sequence[str]) -> Bools:
-    """Whether one of the columns is null."""
-    found = np.zeros(rows.num_rows, np.bool_)
-    for name in columns:
-        found |= whole(rows[name]).is_null().to_numpy(zero_copy_only=False)
-    return found
-
-
-def lengths_beyond(start: pa.Array, end: pa.Array, longest_us: int) -> Bools:
-    """Whether a range is longer, or open for ever; start is not after end."""
-    lengths = as_points(end).view(np.uint64) - as_points(start).view(np.uint64)
-    is_open = pc.or_(start.is_null(), end.is_null()).to_numpy(zero_copy_only=False)
-    beyond: Bools = is_open | (lengths > np.uint64(longest_us))
-    return beyond
-
-
 def digests(side: str, rows: pa.Table, columns: Sequence[str], salt: bytes) -> Ids:
     """Two words for the values of these columns.
 
@@ -98,12 +75,33 @@ def digests(side: str, rows: pa.Table, columns: Sequence[str], salt: bytes) -> I
     return Ids(hi.view(np.int64), lo.view(np.int64))
 
 
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
 def numbers(rows: pa.Table, name: str) -> Ints:
     """A column of integers without nulls, aligned."""
     found: Ints = np.array(whole(rows[name]).to_numpy(zero_copy_only=False), np.int64)
     return found
+
+
+def topic_rows(rows: pa.Table, on: Sequence[str], window: int) -> pa.Table:
+    """Records as `sinks.staged_records` has them: the id as the key, if there is one; the row as JSON; the window.
+
+    The id is a text or a whole number as it is, and JSON otherwise. Rows of `late` and `errors` have none.
+    """
+    values = json_lines(rows).combine_chunks()
+    windows = pa.repeat(pa.scalar(str(window)), rows.num_rows)
+    records = {
+        KEY: _keys(rows, on).cast(pa.binary()),
+        VALUE: values.cast(pa.binary()),
+        HEADERS: with_headers(pa.nulls(rows.num_rows, _NO_HEADERS), {"dedup-window": windows}),
+        TIMESTAMP: pa.nulls(rows.num_rows, pa.int64()),
+        SLOT_COLUMN: pa.array(np.full(rows.num_rows, SLOT, np.int32)),
+    }
+    return pa.table(records)
+
+
+def _keys(rows: pa.Table, on: Sequence[str]) -> pa.Array:
+    if not set(on) <= set(rows.column_names):
+        return pa.nulls(rows.num_rows, pa.string())
+    first = rows[on[0]].combine_chunks()
+    if len(on) == 1 and (pa.types.is_string(first.type) or pa.types.is_integer(first.type)):
+        return first.cast(pa.string())
+    return json_lines(rows.select(list(on))).combine_chunks()

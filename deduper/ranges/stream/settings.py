@@ -1,41 +1,34 @@
-"""The settings of `deduper range-stream`: a config file of its own, whose mistakes are all found with their places."""
+"""The settings of a range stream: a config file of its own, whose mistakes are all found with their places."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pyarrow as pa
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.columns import Column, parse_columns
+from deduper.columns import Column
 from deduper.config.apart import clashes
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
-from deduper.config.own_file import OwnFile
 from deduper.config.sections import Key, MetricsConfig, store_elsewhere
 from deduper.config.values import (
     Count,
     Duration,
     PortUrl,
-    Schema,
     Section,
     local_path,
     refusal,
     resolve,
     shown,
 )
-from deduper.errors import UsageError
-from deduper.ranges.aggregate.aggregates import Aggregate, AnyAggregate, Own, parse_aggregate
 from deduper.ranges.aggregate.levels import SUBTRACTED
-from deduper.ranges.stream.functions import answer_type, is_own, own_of
+from deduper.ranges.settings import RangeSettings, TypedFiles
 
 INPUTS = ("events", "ranges")
 PORTS = ("output", "corrections", "late", "errors")
@@ -54,32 +47,13 @@ class Retraction(Section):
     )
 
 
-def _readable(text: str) -> str:
-    if is_own(text):
-        own_of(text)
-        return text
-    try:
-        parse_aggregate(text)
-    except UsageError as error:
-        what, _, write = str(error).partition("; ")
-        raise refusal(what, write) from None
-    return text
-
-
-class PortFolder(Section):
+class PortFolder(TypedFiles):
     """The folder of a job's port."""
 
-    format: Literal["parquet", "json", "csv"] = Field(examples=["json"])
     url: PortUrl = Field(alias="path", examples=["unique/events"])
-    columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
 
     @model_validator(mode="after")
-    def _text_has_a_schema(self) -> PortFolder:
-        if (self.format == "parquet") != (self.columns is None):
-            if self.columns is not None:
-                raise refusal("has no effect: Parquet has types of its own", "remove it", at=("schema",), at_key=True)
-            write = 'write the columns of the job as Spark DDL, as "id string, at timestamp"'
-            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
+    def _columns_are_scalars(self) -> PortFolder:
         _require_scalars(self.parsed_columns, ("schema",))
         return self
 
@@ -87,11 +61,6 @@ class PortFolder(Section):
     def place(self) -> Place:
         """The folder."""
         return open_place(self.url)
-
-    @property
-    def parsed_columns(self) -> tuple[Column, ...]:
-        """The declared columns; none for Parquet."""
-        return () if self.columns is None else parse_columns(self.columns)
 
 
 def _require_scalars(columns: Iterable[Column], at: tuple[str, ...]) -> None:
@@ -127,42 +96,28 @@ Input = Annotated[PortFolder | KafkaSource, Field(discriminator="format"), Befor
 Output = Annotated[FileSink | KafkaSink, Field(discriminator="format"), BeforeValidator(_section)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Store:
-    place: Place
+class StreamStore(Section):
+    """The folder of a stream's store."""
+
+    url: Annotated[str, BeforeValidator(_store_url)]
+
+    @property
+    def place(self) -> Place:
+        """The folder."""
+        return open_place(self.url)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPorts:
-    """The folders of the ports and the store: see `sinks.names.HasFilePorts`."""
-
-    file_ports: Mapping[str, FileSink]
-    store: _Store
-
-
-class StreamJob(OwnFile):
+class StreamJob(RangeSettings):
     """The settings of a range stream: inputs, aggregates, ports, store."""
-
-    page = "docs/range-aggregates.md"
-    mark = "aggregates"
 
     name: str = Field(default="range-stream", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100, examples=["points"])
     events: Input = Field(examples=["in/events"])
     ranges: Input = Field(examples=["in/ranges"])
-    on: Key = Field(examples=["id"])
-    time: str = Field(examples=["at"])
-    start: str = Field(examples=["start"])
-    end: str = Field(examples=["end"])
-    ends: Literal["[]", "[)", "(]", "()"] = Field(default="[]", examples=['"[]"'])
-    aggregates: dict[str, Annotated[str, AfterValidator(_readable)]] = Field(
-        min_length=1, examples=['{points: "sum(points)"}']
-    )
     period: Duration = Field(examples=["6h"])
     late_ranges: Literal["port", "correct"] = Field(default="port", examples=["port"])
     range_key: Key | None = Field(default=None, examples=["campaign"])
     retraction: Retraction | None = Field(default=None, examples=["{column: op, value: withdrawn}"])
-    longest: Duration | None = Field(default=None, examples=["30d"])
-    store: Annotated[str, BeforeValidator(_store_url)] = Field(examples=["state/points"])
+    store: Annotated[StreamStore, BeforeValidator(lambda place: {"url": place})] = Field(examples=["state/points"])
     output: Output = Field(examples=["out/points"])
     corrections: Output | None = Field(default=None, examples=["out/corrections"])
     late: Output = Field(examples=["out/late"])
@@ -188,9 +143,6 @@ class StreamJob(OwnFile):
 
     @model_validator(mode="after")
     def _ports_are_written_here(self) -> StreamJob:
-        for name, sink in self.file_ports.items():
-            if sink.format == "csv":
-                raise refusal("`csv` is no format of these ports", "write parquet or json", at=(name, "format"))
         for name, topic in self.topic_ports.items():
             if "dedup_headers" in topic.model_fields_set:
                 raise refusal("these ports have one header, dedup-window", "remove it", at=(name, "dedup_headers"))
@@ -201,7 +153,7 @@ class StreamJob(OwnFile):
 
     @model_validator(mode="after")
     def _places_differ(self) -> StreamJob:
-        folders = {side: one.url for side, one in self.folder_inputs.items()} | {"store": self.store}
+        folders = {side: one.url for side, one in self.folder_inputs.items()} | {"store": self.store.url}
         folders |= {name: sink.url for name, sink in self.file_ports.items()}
         for clash in clashes(folders):
             raise refusal(clash.what, clash.write, at=(clash.name,))
@@ -253,26 +205,6 @@ class StreamJob(OwnFile):
         source = next(iter(self._topic_inputs.values()), None)
         return _DEADLINE_US if source is None else source.deadline
 
-    @cached_property
-    def parsed(self) -> dict[str, AnyAggregate]:
-        """The aggregates by their names; parsed once, since every window uses them."""
-        return {name: own_of(text) if is_own(text) else parse_aggregate(text) for name, text in self.aggregates.items()}
-
-    @property
-    def known(self) -> dict[str, Aggregate]:
-        """The built-in aggregates."""
-        return {name: one for name, one in self.parsed.items() if isinstance(one, Aggregate)}
-
-    @property
-    def own(self) -> dict[str, Own]:
-        """The custom aggregates."""
-        return {name: one for name, one in self.parsed.items() if isinstance(one, Own)}
-
-    @property
-    def own_types(self) -> dict[str, pa.DataType]:
-        """The types of the custom aggregates' answers."""
-        return {name: answer_type(one) for name, one in self.own.items()}
-
     @property
     def summed_columns(self) -> tuple[str, ...]:
         """The columns of ranges that aggregates take, each once."""
@@ -295,9 +227,9 @@ class StreamJob(OwnFile):
         return all(one.kind in SUBTRACTED for one in self.known.values())
 
     @property
-    def ports(self) -> StreamPorts:
-        """The ports and the store, as the code that jobs and streams share takes them."""
-        return StreamPorts(self.file_ports, _Store(open_place(self.store)))
+    def function_ports(self) -> tuple[str, ...]:
+        """The ports whose rows are handed to functions; a stream has none."""
+        return ()
 
     @property
     def fixed(self) -> dict[str, Any]:

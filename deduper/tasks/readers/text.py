@@ -21,7 +21,7 @@ from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
 from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.file_parts import FilePart, MisheadedFile, UnreadableFile, WindowFile, decoding
-from deduper.tasks.readers.raw_text import guarded_above, raw_texts
+from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
 from deduper.text import block
 from deduper.text.csv_header import header_fault
 from deduper.text.format import TextFormat
@@ -269,6 +269,25 @@ def parsed_lines(
         yield some, block.parse(some.data, some.starts, some.ends, text, wanted)
     if rows + headers != lines.counted:
         raise IntegrityError(f"{path}: {rows + headers} lines were read of {lines.counted}")
+
+
+def rows_of_lines(
+    path: str, text: TextFormat, *, header: bool, data: bytes | None = None
+) -> Iterator[tuple[pa.RecordBatch, list[str]]]:
+    """The rows of a file, some at a time, and the lines that are no record of all columns, as `texts_of` has them.
+
+    Raises:
+        UsageError, IntegrityError: as `parsed_lines`.
+    """
+    names = [column.name for column in text.columns]
+    for some, parsed in parsed_lines(path, text, range(len(names)), header=header, data=data):
+        rows = pa.RecordBatch.from_arrays([parsed.columns[number] for number in range(len(names))], names)
+        wrong = parsed.malformed | parsed.invalid_utf8
+        if not wrong.any():
+            yield rows, []
+            continue
+        texts = texts_of(some.data, some.starts, some.ends, ~parsed.invalid_utf8, wrong)
+        yield rows.filter(pa.array(~wrong)), texts.drop_null().to_pylist()
 
 
 def require_header(path: str, line: bytes, text: TextFormat) -> None:

@@ -40,9 +40,10 @@ from deduper.leaks.meter import LeakMeter, LeakSettings
 from deduper.leaks.sample import SampledRecords
 from deduper.leaks.stored import sample_of
 from deduper.service import job, lag_watch, metrics, process_memory
-from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, JobMetrics
+from deduper.service.metrics import JobMetrics
 from deduper.service.metrics_server import serving_metrics
 from deduper.service.process_memory import resident_bytes, summed_by_process
+from deduper.service.window_metrics import FAILURES, SECONDS_BOUNDS
 from deduper.window.policy import DELETION_BATCH, STATISTICS, fixed_settings
 from deduper.window.progress import BatchProgress
 from tests.ports import free_port
@@ -401,7 +402,7 @@ def test_no_secret_and_no_setting_is_a_label(tmp_path: Path) -> None:
     settings = config(tmp_path)
     log = owned_log(settings)
     log.place(committed(log, ends(10, 20)))
-    with serving_metrics(settings, settings.metrics, lambda: NOW_US) as reported:  # type: ignore[arg-type]
+    with serving_metrics(settings, settings.metrics, lambda: NOW_US, JobMetrics) as reported:  # type: ignore[arg-type]
         reported.opened(log)
         text = scraped(settings)
     assert "hidden" not in text
@@ -415,7 +416,7 @@ def test_the_page_ends_with_the_job(tmp_path: Path) -> None:
     """Its port is free again at once."""
     settings = config(tmp_path)
     for _ in range(3):
-        with serving_metrics(settings, settings.metrics, lambda: NOW_US):  # type: ignore[arg-type]
+        with serving_metrics(settings, settings.metrics, lambda: NOW_US, JobMetrics):  # type: ignore[arg-type]
             assert "deduper_build_info" in scraped(settings)
         with pytest.raises(OSError, match="refused"):
             scraped(settings)
@@ -640,7 +641,7 @@ def test_memory_of_a_container_or_the_machine(
 def test_logged_warnings_are_counted(tmp_path: Path) -> None:
     """By level and module, while the job runs, and not their texts."""
     settings = config(tmp_path)
-    with serving_metrics(settings, settings.metrics, lambda: NOW_US):  # type: ignore[arg-type]
+    with serving_metrics(settings, settings.metrics, lambda: NOW_US, JobMetrics):  # type: ignore[arg-type]
         logging.getLogger("deduper.window.attempt").warning("a %s", "secret")
         logging.getLogger("deduper.window.attempt").info("nothing")
         logging.getLogger("bucket_store.x").critical("bad")
@@ -657,7 +658,7 @@ def test_openmetrics_is_given_to_those_who_ask_for_it(tmp_path: Path) -> None:
     settings = config(tmp_path)
     log = owned_log(settings)
     log.place(replace(committed(log, ends(10, 20)), extra={STATISTICS: Statistics().to_wire()}))
-    with serving_metrics(settings, settings.metrics, lambda: NOW_US) as reported:  # type: ignore[arg-type]
+    with serving_metrics(settings, settings.metrics, lambda: NOW_US, JobMetrics) as reported:  # type: ignore[arg-type]
         reported.opened(log)
         reported.window_ended(PROGRESS)
         kind, text = answered(settings, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
@@ -673,7 +674,7 @@ def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
     now_us, seconds = NOW_US, 0.0
     settings = config(tmp_path)
     log = owned_log(settings)
-    with serving_metrics(settings, settings.metrics, lambda: now_us) as reported:  # type: ignore[arg-type]
+    with serving_metrics(settings, settings.metrics, lambda: now_us, JobMetrics) as reported:  # type: ignore[arg-type]
         reported.opened(log)
         reported._seconds = lambda: reported._started + seconds
         assert answered(settings, "/healthz")[1] == "ok\n"

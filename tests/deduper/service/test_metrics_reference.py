@@ -10,7 +10,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deduper.service.metrics import FAILURES, JobMetrics
+from deduper.service.metrics import JobMetrics
+from deduper.service.window_metrics import FAILURES
 from tests.deduper.service.test_metrics_page import NOW_US, PLACES, PROGRESS, committed, config, ends, owned_log
 
 ROOT = Path(__file__).parents[3]

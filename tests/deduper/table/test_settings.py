@@ -45,7 +45,7 @@ def test_short_forms(tmp_path: Path) -> None:
     ("text", "kind"),
     [
         ("source: {}\nsinks: {}\n", "a job (`deduper run`)"),
-        ("aggregates: {}\n", "`deduper range-aggregate` or `deduper range-stream`"),
+        ("aggregates: {}\n", "`deduper range-aggregate`, or of a range stream (`deduper run`)"),
     ],
 )
 def test_the_file_of_another_command_is_one_mistake(text: str, kind: str, tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from deduper.sinks.names import PUBLISHED, FinalName
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.readers.file_parts import FileFault
-from deduper.tasks.readers.raw_text import texts_of
-from deduper.tasks.readers.text import parsed_lines, require_lines
+from deduper.tasks.readers.text import require_lines, rows_of_lines
 from deduper.text.format import TextFormat
 
 logger = logging.getLogger(__name__)
@@ -37,8 +36,8 @@ class Input(Protocol):
     Each window calls `plan`, then `take` if there are rows, then `committed` once its record is placed.
     """
 
-    kept_in: ClassVar[str]
-    """The name of positions of this kind in the `extra` of a commit record."""
+    kind: ClassVar[str]
+    """`folder` or `topics`; a position is of one kind."""
 
     @property
     def declared(self) -> pa.Schema | None:
@@ -75,7 +74,7 @@ def schema_of(columns: Sequence[DeclaredColumn]) -> pa.Schema | None:
 class FolderInput:
     """The windows that a job has published in the folder of its port, oldest first, at most `most` at a time."""
 
-    kept_in: ClassVar = "inputs"
+    kind: ClassVar[str] = "folder"
 
     def __init__(self, side: str, port: PortFolder, position: Sequence[Any] | None, most: int) -> None:
         """The folder need not be there yet, and nothing is read."""
@@ -191,19 +190,14 @@ class FolderInput:
         path, data = (str(file.local), None) if file.is_local else (str(file), file.read())
         require_lines(path, file.stat().size if data is None else len(data))
         is_csv = self._port.format == "csv"
-        wanted = range(len(self._columns))
         # In CSV columns are known by their place, and `_dedup` is the last.
         more = scalars([Column(DEDUP, ColumnType("string", "string"))]) if is_csv else ()
         text = TextFormat((*self._columns, *more), ZONE, "," if is_csv else None)
-        yield pa.Table.from_batches([], self.declared), []
-        for some, parsed in parsed_lines(path, text, wanted, header=is_csv, data=data):
-            table = pa.table([parsed.columns[number] for number in wanted], self.declared)
-            wrong = parsed.malformed | parsed.invalid_utf8
-            if not wrong.any():
-                yield table, []
-                continue
-            texts = texts_of(some.data, some.starts, some.ends, ~parsed.invalid_utf8, wrong)
-            yield table.filter(pa.array(~wrong)), [(UNPARSABLE, line) for line in texts.drop_null().to_pylist()]
+        assert self.declared is not None, "files of text have declared columns"
+        yield self.declared.empty_table(), []
+        for rows, bad in rows_of_lines(path, text, header=is_csv, data=data):
+            table = pa.Table.from_batches([rows]).select(self.declared.names).cast(self.declared)
+            yield table, [(UNPARSABLE, line) for line in bad]
 
     def committed(self) -> None:
         """See `Input`."""

@@ -10,7 +10,7 @@ from deduper.errors import UsageError
 from deduper.ranges.stream.inputs.folders import FolderInput, Input
 from deduper.ranges.stream.settings import INPUTS, StreamJob
 
-_KINDS = {"inputs": "a folder", "topics": "topics"}
+_KINDS = {"folder": "a folder", "topics": "topics"}
 
 
 def open_inputs(job: StreamJob, state: LogState, stop: Event, *, drain: bool) -> dict[str, Input]:
@@ -25,17 +25,16 @@ def open_inputs(job: StreamJob, state: LogState, stop: Event, *, drain: bool) ->
 
 def _opened(job: StreamJob, side: str, state: LogState, stop: Event, *, drain: bool) -> Input:
     source = getattr(job, side)
-    positions = {kind: state.extra[kind][side] for kind in _KINDS if side in state.extra.get(kind, {})}
-    kind = "topics" if isinstance(source, KafkaSource) else "inputs"
-    others = [_KINDS[other] for other in positions if other != kind]
-    if others:
+    kind = "topics" if isinstance(source, KafkaSource) else "folder"
+    before, position = state.extra.get("inputs", {}).get(side, (kind, None))
+    if before != kind:
         raise UsageError(
-            f"{job.store}: {side} were taken from {others[0]}, and are {_KINDS[kind]} now; put `{side}` back, or begin "
-            "with a new store and new ports"
+            f"{job.store.url}: {side} were taken from {_KINDS[before]}, and are {_KINDS[kind]} now; put `{side}` back, "
+            "or begin with a new store and new ports"
         )
     if not isinstance(source, KafkaSource):
-        return FolderInput(side, source, positions.get(kind), job.max_windows)
+        return FolderInput(side, source, position, job.max_windows)
     # Kafka's client is optional.
     from deduper.ranges.stream.inputs.topics import TopicInput
 
-    return TopicInput(side, source.of_job(job.name), positions.get(kind), stop, drain=drain)
+    return TopicInput(side, source.of_job(job.name), position, stop, drain=drain)

@@ -30,7 +30,7 @@ TOMBSTONE = "tombstone"
 class TopicInput:
     """The records of a side's topics, as many at a time as its settings say."""
 
-    kept_in: ClassVar = "topics"
+    kind: ClassVar[str] = "topics"
 
     def __init__(
         self, side: str, source: KafkaSource, position: Sequence[Any] | None, stop: Event, *, drain: bool

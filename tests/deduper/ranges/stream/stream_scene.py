@@ -22,8 +22,8 @@ from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
 from deduper.ranges.aggregate.aggregates import Own
 from deduper.ranges.stream.job import run
-from deduper.ranges.stream.report import StreamReport
 from deduper.ranges.stream.settings import StreamJob
+from deduper.ranges.stream.status import StreamRun, StreamStatus, stream_status
 from tests.deduper.ranges.aggregate import oracle
 
 OWN = "tests.deduper.ranges.stream.own_aggregates"
@@ -165,9 +165,9 @@ class Scene:
     def job(self) -> StreamJob:
         return StreamJob.model_validate(self.written, context={"base_dir": self.root})
 
-    def run(self, *, take_over: bool = False) -> StreamReport:
+    def run(self, *, take_over: bool = False) -> StreamRun:
         """All windows that there are, in a process of its own as far as the state goes."""
-        return run(self.job, once=True, take_over=take_over, on_progress=lambda _: None)
+        return run(self.job, once=True, take_over=take_over, on_progress=lambda *_: None)
 
     def rows(self, port: str = "output") -> list[Row]:
         """The published rows of a port, in the order of windows."""
@@ -185,7 +185,11 @@ class Scene:
 
     @property
     def store(self) -> Place:
-        return self.job.ports.store.place
+        return self.job.store.place
+
+    @property
+    def status(self) -> StreamStatus:
+        return stream_status(self.store)
 
     def state(self) -> CommitLog:
         return CommitLog.open(self.store)

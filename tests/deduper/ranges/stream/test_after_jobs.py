@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,10 +46,11 @@ trigger: 1s
 """
 
 
-def run(folder: Path, *words: str) -> None:
-    """A command of the service without a JVM."""
+def run(folder: Path, *words: str) -> str:
+    """A command of the service without a JVM: what it prints."""
     done = command(*words, cwd=folder, module="tests.crash.seed_driver")
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.night
@@ -86,7 +88,14 @@ def test_topics_or_folders_through_jobs(tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(of_ranges, ranges), tmp_path / f"ranges/{number}.parquet")
         run(tmp_path, "run", "events.yaml", "--once")
         run(tmp_path, "run", "ranges.yaml", "--once")
-        run(tmp_path, "range-stream", "points.yaml", "--once")
+        text = run(tmp_path, "run", "points.yaml", "--max-windows", "1")
+        assert "; window limit reached" in text.splitlines()[-1]
+    ended = json.loads(run(tmp_path, "run", "points.yaml", "--once", "--json"))
+    assert {name: ended[name] for name in ("event", "windows", "stopped_by")} == {
+        "event": "summary",
+        "windows": 0,
+        "stopped_by": "drained",
+    }
 
     def rows(port: str) -> list[tuple[int, int | None, int]]:
         files = sorted((tmp_path / "out" / port).glob("*.parquet"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import importlib
 import itertools
 import json
@@ -20,7 +21,7 @@ from bucket_store.errors import CorruptionError, FencedError, SettingsChangedErr
 from deduper.admin.open_store import open_store
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, IntegrityError, UsageError
-from deduper.ranges.stream.levels import merged_from
+from deduper.ranges.stream.ranges import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
@@ -54,7 +55,7 @@ def test_the_classic_example(tmp_path: Path) -> None:
     assert report.windows == 2
     assert [row["_window"] for row in scene.rows()] == [0, 0, 0, 1, 1]
     assert "_dedup" not in scene.rows()[0]
-    assert report.inputs["events"].window == 1
+    assert scene.status.inputs["events"].window == 1
     assert scene.leftovers() == []
     assert scene.run().windows == 0
 
@@ -176,7 +177,8 @@ def test_a_withdrawn_range_of_another_level_does_not_count_for_one_s_own(tmp_pat
     scene.events.publish([event(1, "a", 50)])
     scene.ranges.publish([ranged(3, None, None, None, op="withdrawn")])
     scene.events.publish([event(2, "a", 50)])
-    assert scene.run().levels == 2
+    assert scene.run().windows == 2
+    assert scene.status.levels == 2
     assert scene.answers() == {1: (8,), 2: (8,)}
     scene.events.publish([event(3, "a", 50)])
     scene.run()
@@ -336,6 +338,19 @@ def test_lines_of_text_are_answered_as_parquet_is(kind: str, tmp_path: Path) -> 
     assert scene.leftovers() == []
 
 
+def test_ports_of_csv_are_written_as_those_of_jobs(tmp_path: Path) -> None:
+    """A line a row, lists as JSON, a null as nothing."""
+    scene = Scene(tmp_path, {"aggregates": {"points": "sum(points)", "all": "list(points)"}}, ("parquet", "csv"))
+    scene.ranges.publish([ranged(1, "a", 0, 9, 2), ranged(2, "a", 0, 9, 3)])
+    scene.events.publish([event(1, "a", 5), event(2, "b", 5), event(3, None, 5)])
+    scene.run()
+    (file,) = (tmp_path / "out/output").glob("*.csv")
+    rows = [[row[name] for name in ("event", "points", "all", "_window")] for row in csv.DictReader(file.open())]
+    assert rows == [["1", "5", "[2,3]", "0"], ["2", "", "[]", "0"]]
+    (file,) = (tmp_path / "out/errors").glob("*.csv")
+    assert [row["reason"] for row in csv.DictReader(file.open())] == ["null_id"]
+
+
 def test_declared_columns_need_no_first_file(tmp_path: Path) -> None:
     """A sum of nothing has the type of the declared column."""
     scene = Scene(tmp_path, kinds=("json", "json"))
@@ -385,7 +400,8 @@ def test_a_damaged_piece_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="no file"):
         scene.run()
     piece.create(whole)
-    assert scene.run().open_ranges == 1
+    scene.run()
+    assert scene.status.open_ranges == 1
 
 
 def test_inputs_and_settings_that_do_not_continue(tmp_path: Path) -> None:
@@ -439,7 +455,7 @@ AVRO: Row = {
         ({"aggregates": {"n": f"{OWN}:_add"}}, "own_aggregates:_add` is no `Own`; write `_add = Own(…)` there"),
         (
             {"aggregates": {"n": f"{OWN}:nested"}},
-            "its type `array<struct<a:int>>` is not one of a stream; write `type=",
+            "its type `array<struct<a:int>>` is not one of a column; write `type=",
         ),
         (
             {"aggregates": {"n": f"{OWN}:mistyped"}},
@@ -471,7 +487,6 @@ AVRO: Row = {
             },
             "output.topic: is a topic of `events`",
         ),
-        ({"output": {"format": "csv", "path": "out/output"}}, "`csv` is no format of these ports"),
         ({"store": None}, "store: `null` is not a place"),
         ({"store": "file:"}, "store: `file:` is not a place"),
         ({"store": "rocksdb:state"}, "store: `rocksdb:` is no place of a stream's store"),
@@ -515,11 +530,11 @@ def test_the_clock_is_that_of_the_windows_before(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
     scene.events.publish([event(1, "a", 5000), event(2, "a", 50)])
-    report = scene.run()
+    scene.run()
     assert scene.answers() == {1: (None, 0), 2: (10, 1)}
     at = instant(5000)
     assert at is not None
-    assert report.clock_us == int(at.timestamp() * 1e6)
+    assert scene.status.clock_us == int(at.timestamp() * 1e6)
 
 
 def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
@@ -537,6 +552,7 @@ def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
             return judged
 
         sleeper._judge.judge = overtaken  # type: ignore[method-assign]
+        assert sleeper.plan()
         with pytest.raises(FencedError):
             sleeper.run()
     assert [(row["event"], row["_window"]) for row in scene.rows()] == [(1, 0)]

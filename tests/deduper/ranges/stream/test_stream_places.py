@@ -31,7 +31,7 @@ def test_a_store_is_where_that_of_a_job_may_be(written: str, url: str, tmp_path:
     """And where it is may change: a store can be moved."""
     scene = Scene(tmp_path)
     fixed, scene.settings = scene.job.fixed, {"store": written}
-    assert scene.job.store == url.format(root=tmp_path)
+    assert scene.job.store.url == url.format(root=tmp_path)
     assert scene.job.fixed == fixed
 
 

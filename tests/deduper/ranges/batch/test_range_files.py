@@ -1,10 +1,12 @@
-"""`deduper range-aggregate` without Spark: answers by the oracle, and what is left to Spark."""
+"""`deduper range-aggregate`: files in, answers by the oracle and bad rows out; what is refused."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import random
+import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,14 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from deduper.cli.main import app
 from deduper.errors import DeduperError, UsageError
 from deduper.ranges.batch import job
-from deduper.ranges.batch.arrow_files import run_on_arrow
-from deduper.ranges.batch.arrow_sides import OnlySpark
-from deduper.ranges.batch.report import RangeReport
+from deduper.ranges.batch.job import RangeReport
 from deduper.ranges.batch.settings import RangeJob
 from tests.deduper.ranges.aggregate import oracle
+from tests.deduper.ranges.stream import own_aggregates
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 TIME = pa.timestamp("us", "UTC")
@@ -86,12 +89,11 @@ def inputs(directory: Path, seed: int) -> tuple[list[oracle.Row], list[oracle.Ro
     return events, ranges
 
 
-def on_arrow(directory: Path, config: str = CONFIG, **more: str) -> RangeReport:
+def answered(directory: Path, config: str = CONFIG, **more: str) -> RangeReport:
     file = directory / "job.yaml"
     file.write_text(config, encoding="utf-8")
     overrides = [f"{name}={value}" for name, value in more.items()]
-    job = RangeJob.load(file, overrides=overrides, environment={})
-    return run_on_arrow(job, plan_only=False, on_progress=lambda _: None)
+    return job.run(RangeJob.load(file, overrides=overrides, environment={}), on_progress=lambda _: None)
 
 
 @pytest.mark.parametrize("per", ["event", "range"])
@@ -101,7 +103,7 @@ def test_answers_are_those_of_the_oracle(tmp_path: Path, per: str, ends: str) ->
     seed = ["[]", "(]", "[)", "()"].index(ends)
     events, ranges = inputs(tmp_path, seed)
     wanted = ", ".join(f'a{place}: "{text}"' for place, text in enumerate(TEXTS))
-    found = on_arrow(tmp_path, CONFIG.replace("found: count", wanted), per=per, ends=f'"{ends}"')
+    found = answered(tmp_path, CONFIG.replace("found: count", wanted), per=per, ends=f'"{ends}"')
     table = pq.read_table(tmp_path / "out" / "found")
     asked, of = (events, oracle.of_events) if per == "event" else (ranges, oracle.of_ranges)
     assert (found.rows, found.indexed_rows) == (len(asked), len(ranges) + len(events) - len(asked))
@@ -125,7 +127,7 @@ def test_ids_of_several_columns_are_digested(tmp_path: Path) -> None:
     write(
         tmp_path / "ranges", pa.table({"shop": one["shop"], "id": one["id"], "start": one["at"], "end": one["at"]}), 1
     )
-    on_arrow(tmp_path, CONFIG.replace("[id]", "[shop, id]"))
+    answered(tmp_path, CONFIG.replace("[id]", "[shop, id]"))
     assert pq.read_table(tmp_path / "out" / "found")["found"].to_pylist() == [1, 0, 0]
 
 
@@ -162,9 +164,9 @@ def test_lines_of_text_give_the_answers_of_parquet(tmp_path: Path, per: str) -> 
     """JSON and CSV with a header, compressed or not, empty files among them."""
     inputs(tmp_path, 4)
     wanted = ", ".join(f'a{place}: "{text}"' for place, text in enumerate(TEXTS))
-    of_parquet = on_arrow(tmp_path, CONFIG.replace("found: count", wanted), per=per)
+    of_parquet = answered(tmp_path, CONFIG.replace("found: count", wanted), per=per)
     as_text(tmp_path)
-    of_text = on_arrow(
+    of_text = answered(
         tmp_path, OF_TEXT.replace("found: count", wanted), per=per, output="{path: out/text, format: parquet}"
     )
     assert (of_text.rows, of_text.indexed_rows) == (of_parquet.rows, of_parquet.indexed_rows)
@@ -174,34 +176,72 @@ def test_lines_of_text_give_the_answers_of_parquet(tmp_path: Path, per: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "reason", "record"),
     [
-        (b"1,,,many,x\n", "a line that is no record"),
-        (b'1,"\xff",,1,x', "a line that is no record"),
-        (b",,,1,x\n", "a bad range"),
+        (b"1,,,many,x\n", "unparsable", "1,,,many,x"),
+        (b'1,"\xff",,1,x', "unparsable", "MSwi/yIsLDEseA=="),
+        (b",,,1,x\n", "null_id", '{"value":1,"note":"x"}'),
     ],
 )
-def test_a_bad_line_is_left_to_spark(tmp_path: Path, line: bytes, why: str) -> None:
-    """It has the messages, and the place for errors."""
-    inputs(tmp_path, 1)
+@pytest.mark.parametrize("per", ["event", "range"])
+def test_a_bad_line_stops_or_leaves_by_the_errors(
+    tmp_path: Path, line: bytes, reason: str, record: str, per: str
+) -> None:
+    """With side, reason and the row, also of columns that no aggregate takes; the other rows are answered."""
+    _, ranges = inputs(tmp_path, 1)
     as_text(tmp_path)
     with (tmp_path / "ranges" / "0.csv").open("ab") as file:
         file.write(line)
-    with pytest.raises(OnlySpark, match=why):
-        on_arrow(tmp_path, OF_TEXT)
+    with pytest.raises(DeduperError, match=f"bad range: {reason}: .*; correct it, or keep bad rows: write `errors: "):
+        answered(tmp_path, OF_TEXT, per=per)
+    assert not list((tmp_path / "out").iterdir())
+    found = answered(tmp_path, OF_TEXT + "errors: {path: out/errors, format: json}\n", per=per)
+    assert found.errors == {f"range.{reason}": 1}
+    assert (found.rows, found.indexed_rows) == ((60, len(ranges)) if per == "event" else (len(ranges), 60))
+    (part,) = (tmp_path / "out/errors").iterdir()
+    assert json.loads(part.read_text()) == {"side": "range", "reason": reason, "record": record}
 
 
-def test_files_of_text_without_rows_are_left_to_spark(tmp_path: Path) -> None:
-    """On either side; nothing is left."""
+@pytest.mark.parametrize("side", ["events", "ranges"])
+@pytest.mark.parametrize("per", ["event", "range"])
+def test_a_side_without_rows(tmp_path: Path, side: str, per: str) -> None:
+    """Of files of text that are empty: aggregates of nothing, or no rows, with their types."""
     inputs(tmp_path, 1)
     as_text(tmp_path)
-    for side in ("events", "ranges"):
-        for file in (tmp_path / side).glob("*.[cj]s*"):
-            file.unlink()
-        (tmp_path / side / "a").touch()
-        with pytest.raises(OnlySpark, match="no events"):
-            on_arrow(tmp_path, OF_TEXT)
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    for file in (tmp_path / side).glob("*.[cj]s*"):
+        file.unlink()
+    (tmp_path / side / "a").touch()
+    found = answered(tmp_path, OF_TEXT.replace("found: count", 'sum: sum(value), all: "list(value)"'), per=per)
+    table = pq.read_table(tmp_path / "out" / "found")
+    asked = {"event": "events", "range": "ranges"}[per]
+    assert found.rows == table.num_rows == (0 if side == asked else {"events": 60, "ranges": 50}[asked])
+    assert table.schema.field("sum").type == pa.int64()
+    assert table["sum"].null_count == table.num_rows
+
+
+def test_an_aggregate_of_one_s_own(tmp_path: Path) -> None:
+    """By its name in the settings: the sizes of groups of equal values, of the ranges that `list` gives."""
+    inputs(tmp_path, 3)
+    for file in (tmp_path / "ranges").glob("*.parquet"):
+        rows = pq.read_table(file)
+        pq.write_table(rows.rename_columns(["id", "start", "end", "points", "note"]), file)
+    sizes = f'sizes: "{own_aggregates.__name__}:sizes", all: "list(points)"'
+    answered(tmp_path, CONFIG.replace("found: count", sizes))
+    rows = pq.read_table(tmp_path / "out/found").to_pylist()
+    assert [row["sizes"] for row in rows] == [sorted(Counter(row["all"]).values()) for row in rows]
+    assert any(len(row["sizes"]) > 1 for row in rows)
+
+
+def test_rows_are_lines_of_json(tmp_path: Path) -> None:
+    """The same answers, by the writer of jobs."""
+    inputs(tmp_path, 2)
+    wanted = CONFIG.replace("found: count", 'found: "list(value)"')
+    answered(tmp_path, wanted)
+    answered(tmp_path, wanted, output="{path: out/lines, format: json}")
+    of_parquet = pq.read_table(tmp_path / "out/found").to_pylist()
+    parts = sorted((tmp_path / "out/lines").iterdir())
+    lines = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    assert {row["note"]: row["found"] for row in of_parquet} == {line["note"]: line["found"] for line in lines}
 
 
 def _changed(column: str, value: pa.Array) -> Any:
@@ -223,78 +263,109 @@ def _other_columns(directory: Path) -> None:
     pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), directory / "ranges" / "9.parquet")
 
 
-def _no_events(directory: Path) -> None:
-    for file in (directory / "events").glob("*.parquet"):
-        pq.write_table(pq.read_table(file).slice(0, 0), file)
-
-
 def _cut(directory: Path) -> None:
     file = directory / "events" / "1.parquet"
     file.write_bytes(file.read_bytes()[:-20])
 
 
+TIMES = "time: at\nstart: start\nend: end"
+BY_SPARK = r"; give the rows to `deduper.range_aggregate`, as DataFrames of Spark"
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_changed("at", pa.array([None], TIME)), "a bad event"),
-        (_changed("end", pa.array([BEGIN - timedelta(days=1)], TIME)), "a bad range"),
-        (_changed("end", pa.array([BEGIN], pa.timestamp("us"))), "times are of different types"),
-        (_changed("at", pa.array([BEGIN], pa.timestamp("ns", "UTC"))), "at is of type timestamp"),
-        (_changed("note", pa.array([["x"]])), "column note is of type list"),
-        (_changed("note", pa.array(["x"]).dictionary_encode()), "column note is of type dictionary"),
-        (_folder, "folders below"),
-        (_other_columns, "not those of the other files"),
-        (_no_events, "no events"),
-        (_cut, "it does not end in PAR1"),
+        (_changed("at", pa.array([None], TIME)), "bad event: null_time: "),
+        (_changed("end", pa.array([BEGIN - timedelta(days=1)], TIME)), "bad range: start_after_end: "),
+        (
+            _changed("end", pa.array([BEGIN], pa.timestamp("us"))),
+            "time: `at` of events is timestamp.*, `end`",
+        ),
+        (_changed("at", pa.array([BEGIN], pa.timestamp("ns", "UTC"))), f"at is of type timestamp.*{BY_SPARK}"),
+        (_changed("note", pa.array([["x"]])), f"column note is of type list.*{BY_SPARK}"),
+        (_changed("note", pa.array(["x"]).dictionary_encode()), f"column note is of type dictionary.*{BY_SPARK}"),
+        (_folder, f"events has folders below{BY_SPARK}"),
+        (_other_columns, f"not those of the other files{BY_SPARK}"),
+        (_cut, "1.parquet: .*it does not end in PAR1.*; replace it, or correct `format`"),
     ],
 )
-def test_what_needs_spark_is_left_to_it(tmp_path: Path, change: Any, why: str) -> None:
-    """With the reason, and with nothing left beside the output's place."""
+def test_what_is_not_answered_says_why(tmp_path: Path, change: Any, why: str) -> None:
+    """With nothing left beside the output's place."""
     inputs(tmp_path, 1)
     change(tmp_path)
-    with pytest.raises(OnlySpark, match=why):
-        on_arrow(tmp_path)
+    with pytest.raises(DeduperError, match=why):
+        answered(tmp_path)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("events, format: parquet", 'events, format: parquet, schema: "id INT, at TIMESTAMP"', "only Parquet files"),
         ("events, format: parquet", 'events, format: json, schema: "id INT, at ARRAY<INT>"', "at is of type array"),
-        ("found, format: parquet", "found, format: json", "output is json"),
-        ("found: count", "note: count", "has the name of a column"),
+        ("found: count", "note: count", "aggregate `note` has the name of a column; write another name"),
         ("found: count", "found: sum(note)", "sum takes numbers"),
-        ("[id]", "[ID]", "an id column is missing"),
-        ("time: at", "time: when", "a column of times is missing"),
-        ("time: at", "spark: {spark.sql.ansi.enabled: false}\ntime: at", "may change what is read"),
+        ("[id]", "[ID]", "on: events have no column `ID`; did you mean `id`"),
+        ("time: at", "time: note", "time: `note` of events is string, `start` of ranges is timestamp"),
+        (
+            "time: at\nstart: start\nend: end",
+            "time: note\nstart: note\nend: note",
+            "`note` is string, which is no time",
+        ),
+        (
+            "time: at\nstart: start\nend: end",
+            "time: id\nstart: id\nend: id\nlongest: 1h",
+            "`id` is a number, so a range",
+        ),
     ],
 )
-def test_settings_that_only_spark_can_follow(tmp_path: Path, old: str, new: str, why: str) -> None:
-    """Mistakes among them: Spark's way says what is wrong."""
+def test_settings_that_do_not_fit_the_files(tmp_path: Path, old: str, new: str, why: str) -> None:
+    """With the setting or the column, and what to write."""
     inputs(tmp_path, 1)
     assert old in CONFIG
-    with pytest.raises(OnlySpark, match=why):
-        on_arrow(tmp_path, CONFIG.replace(old, new))
+    with pytest.raises(UsageError, match=why):
+        answered(tmp_path, CONFIG.replace(old, new))
+
+
+def test_an_index_beyond_a_share_of_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its size, and the door of DataFrames, which cuts it into parts."""
+    inputs(tmp_path, 1)
+    monkeypatch.setattr(job, "_SHARE_OF_MEMORY", 1 << 60)
+    with pytest.raises(UsageError, match=f"more than a quarter of free memory{BY_SPARK}"):
+        answered(tmp_path)
 
 
 def test_a_range_longer_than_allowed_is_bad(tmp_path: Path) -> None:
-    """On the edge it is good; open ends are too long."""
+    """On the edge it is good; open ends are too long; dates have lengths in days."""
     inputs(tmp_path, 1)
     _changed("start", pa.array([at(0)], TIME))(tmp_path)
     _changed("end", pa.array([at(60)], TIME))(tmp_path)
-    assert on_arrow(tmp_path, longest="1h").rows == 60
-    with pytest.raises(OnlySpark, match="a bad range"):
-        on_arrow(tmp_path, longest="3599s", output="{path: out/again, format: parquet}")
+    assert answered(tmp_path, longest="1h").rows == 60
+    with pytest.raises(DeduperError, match="bad range: too_long"):
+        answered(tmp_path, longest="3599s", output="{path: out/again, format: parquet}")
     _changed("end", pa.array([None], TIME))(tmp_path)
-    with pytest.raises(OnlySpark, match="a bad range"):
-        on_arrow(tmp_path, longest="1h", output="{path: out/again, format: parquet}")
+    with pytest.raises(DeduperError, match="bad range: too_long"):
+        answered(tmp_path, longest="1h", output="{path: out/again, format: parquet}")
+    for column, day in (("at", 1), ("start", 1), ("end", 3)):
+        _changed(column, pa.array([day], pa.date32()))(tmp_path)
+    assert answered(tmp_path, longest="48h", output="{path: out/days, format: parquet}").rows == 60
+    with pytest.raises(DeduperError, match="bad range: too_long"):
+        answered(tmp_path, longest="47h", output="{path: out/again, format: parquet}")
+
+
+def test_numbers_that_are_none_are_bad_times(tmp_path: Path) -> None:
+    """NaN has no place on a line; infinite times are ordinary."""
+    inputs(tmp_path, 1)
+    _changed("at", pa.array([float("nan")]))(tmp_path)
+    for column, value in (("start", float("-inf")), ("end", float("nan"))):
+        _changed(column, pa.array([value]))(tmp_path)
+    found = answered(tmp_path, CONFIG + "errors: {path: out/errors, format: parquet}\n")
+    assert (found.rows, found.errors) == (0, {"event.nan_time": 60, "range.nan_end_point": 50})
 
 
 def test_without_bad_rows_the_errors_are_empty(tmp_path: Path) -> None:
     """A folder of its format is there all the same."""
     inputs(tmp_path, 1)
-    on_arrow(tmp_path, CONFIG + "errors: {path: out/errors, format: parquet}\n")
+    answered(tmp_path, CONFIG + "errors: {path: out/errors, format: parquet}\n")
     errors = pq.read_table(tmp_path / "out" / "errors")
     assert (errors.num_rows, errors.schema.names) == (0, ["side", "reason", "record"])
 
@@ -304,7 +375,7 @@ def test_a_sum_beyond_its_type_leaves_nothing(tmp_path: Path) -> None:
     inputs(tmp_path, 1)
     _changed("value", pa.array([2**62]))(tmp_path)
     with pytest.raises(DeduperError, match=r"found: a sum is .*cast the column"):
-        on_arrow(tmp_path, CONFIG.replace("count", "sum(value)"))
+        answered(tmp_path, CONFIG.replace("count", "sum(value)"))
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -318,35 +389,42 @@ def test_a_sum_beyond_its_type_leaves_nothing(tmp_path: Path) -> None:
             '"top": "max(price)"',
             r"aggregates\.top: ranges have no column `price`; columns are id, start",
         ),
-        (
-            "path: ranges, ",
-            "path: lines, ",
-            r"ranges\.format: .*lines/0 is no whole Parquet file; .*write `format: csv`",
-        ),
         ("path: out/found", "path: lines/0/found", r"lines/0/found cannot be made: .*lines/0 is no folder"),
     ],
 )
-def test_what_files_do_not_have_is_told_before_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
-) -> None:
+def test_what_files_do_not_have_is_told(tmp_path: Path, old: str, new: str, message: str) -> None:
     """With the setting, and what to write."""
     inputs(tmp_path, 1)
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines/0").write_text("id,start,end\n")
-    monkeypatch.setattr(job, "run_on_arrow", lambda *_, **__: pytest.fail("it starts"))
-    file = tmp_path / "job.yaml"
-    file.write_text(CONFIG.replace(old, new), encoding="utf-8")
     with pytest.raises(UsageError, match=message):
-        job.run(RangeJob.load(file), plan_only=False, on_progress=lambda _: None)
+        answered(tmp_path, CONFIG.replace(old, new))
 
 
-def test_an_output_below_a_folder_of_others_is_told_before_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_below_a_folder_of_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user that runs the tests may be root, who may write anywhere."""
     inputs(tmp_path, 1)
     monkeypatch.setattr(job.os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match=r"out/found cannot be made: this user may not write to .*"):
+        answered(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    """Rows, a report, nothing left over; a second run does not write over the first, a mistake has its place."""
+    inputs(tmp_path, 1)
     file = tmp_path / "job.yaml"
     file.write_text(CONFIG, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"out/found cannot be made: this user may not write to .*"):
-        job.run(RangeJob.load(file), plan_only=False, on_progress=lambda _: None)
+    done = CliRunner().invoke(app, ["range-aggregate", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "50 ranges are indexed" in done.stderr
+    assert re.search(r"rows written +60", done.stdout)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["found"]
+    again = CliRunner().invoke(app, ["range-aggregate", str(file)])
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert "out/found exists; name another folder, or remove it" in again.stderr.replace("\n", "")
+    report = CliRunner().invoke(app, ["range-aggregate", str(file), "--json", "--set", "output.path=out/more"])
+    assert (report.exit_code, report.stderr) == (0, "")
+    found = json.loads(report.stdout)
+    assert found.pop("seconds") > 0
+    assert found == {"per": "event", "indexed_rows": 50, "rows": 60, "errors": {}}
