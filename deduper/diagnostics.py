@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,6 +33,12 @@ class Diagnostic(AsJson):
 
     def __str__(self) -> str:
         return f"{self.place}: {self.what}; {self.remedy}" if self.remedy else f"{self.place}: {self.what}"
+
+
+def near(wrong: str, known: Iterable[str]) -> str:
+    """A question that comes before a remedy, if one known name is close."""
+    close = difflib.get_close_matches(wrong, sorted(known), n=1)
+    return f"did you mean `{close[0]}`? Else " if close else ""
 
 
 def error(check: str, place: str, what: str, remedy: str) -> Diagnostic:

@@ -193,3 +193,17 @@ def _whole(number: str, size: int, text: str, unit: str) -> int:
     if exact != exact.to_integral_value():
         raise UnitError(f"`{text}` is not a whole number of {unit}", "write fewer digits after the point")
     return int(exact)
+
+
+def span(seconds: float) -> str:
+    """A time as people say it: `4 s`, `12 min`, `3 h`, `5 days`."""
+    for size, unit in ((86_400, " day"), (3_600, " h"), (60, " min")):
+        if seconds >= 2 * size:
+            count = round(seconds / size)
+            return f"{count:,}{unit}{'s' if unit == ' day' else ''}"
+    return f"{max(0, round(seconds))} s"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 window`, `2,000 windows`; `plural` for nouns that take more than an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -16,11 +16,12 @@ from deduper.preflight.results import Start
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis(AsJson):
-    """The diagnostics of a job."""
+    """The diagnostics of a job. `is_running`: it runs now, so that another start would be refused."""
 
-    json_names = ("job", "is_healthy", "diagnostics")
+    json_names = ("job", "is_running", "is_healthy", "diagnostics")
 
     job: str
+    is_running: bool
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -31,4 +32,6 @@ class Diagnosis(AsJson):
 
 def diagnose(config: Config) -> Diagnosis:
     """Check everything."""
-    return Diagnosis(config.name, tuple(examine(Start(config))))
+    start = Start(config)
+    found = tuple(examine(start))
+    return Diagnosis(config.name, start.is_beside, found)

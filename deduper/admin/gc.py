@@ -20,7 +20,6 @@ from bucket_store import failpoints
 from bucket_store.log.commit_log import DIRECTORY as LOG
 from bucket_store.log.copies import warn_of_original
 from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT
-from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.state import live_files
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.pieces.store import StoredPiece
@@ -30,9 +29,9 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.admin.storage import bytes_of, entry_of, inside
 from deduper.as_json import AsJson
-from deduper.units import format_duration
+from deduper.units import counted, format_duration
 from deduper.window import exchange_folder
-from deduper.window.owner_alive import own_name, owner_lives
+from deduper.window.owner_alive import own_name, owner_lives, owning
 from deduper.window.present_clock import present_wall_us
 from deduper.window.stale_tables import stale_tables
 from deduper.window.table_folder import table_settings
@@ -119,7 +118,7 @@ def collect(store: OpenStore, *, grace_us: int, delete: bool, now_us: int | None
     warn_of_original(store.log)
     epoch = store.log.claim_epoch(owner, present_wall_us(store.log, now_us))
     failpoints.hit("gc.claimed")
-    with HeartBeat(store.root, owner):
+    with owning(store.root, owner, epoch):
         listing.ahead_us = _ahead_us(store.root)
         garbage = tuple(listing.garbage(epoch))
         _delete(store, [item for item in garbage if not item.kept])
@@ -208,7 +207,7 @@ class _Listing:
                 "records",
                 f"{folded[0].parent} ({folded[0].name} to {folded[-1].name})",
                 size,
-                f"{len(folded):,} records that a snapshot stands for",
+                f"{counted(len(folded), 'record')} that a snapshot stands for",
                 self._kept(None, None, 0),
                 self._delete_folded,
             )

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from deduper.as_json import AsJson
 from deduper.core.verdict import PORT_OF_REASON
+from deduper.errors import ExitCode
+from deduper.units import counted, span
 
 BEHIND_S = 60.0
 """More waiting work than is done in this time makes a job behind."""
@@ -21,6 +23,9 @@ STUCK_TIMES = 10.0
 """A window may take this many times as long as the usual one."""
 SHARES = {"error": 0.05, "expired": 0.1}
 """Larger shares of a port are unusual, as for the alerts."""
+_ROWS = {"error": "errors", "expired": "expired"}
+_CLOCK = "is a producer's clock ahead, or this machine's behind"
+_QUESTIONS = {"ahead_of_now": _CLOCK, "jump_too_far": _CLOCK}
 TIMES_DUPLICATES = 3.0
 """So many times as many duplicates for each unique record as in all windows are unusual."""
 FEWEST_DUPLICATES = 0.01
@@ -28,6 +33,8 @@ AHEAD_S = 300.0
 STANDS_S = 300.0
 MANY_STARTS = 4
 STARTS_WITHIN_S = 1800.0
+_NO_RESTART = (ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.BUG)
+"""Ends that a restart does not mend."""
 """So many starts within this time are a crash loop."""
 LEAST_FREE_BYTES = 256 * 2**20
 FEWEST_FREE = 0.05
@@ -70,7 +77,7 @@ class Waiting:
     is_broken: bool = False
 
     def __str__(self) -> str:
-        return f"{self.count or 0:,} {self.noun if self.count == 1 else self.noun + 's'}"
+        return counted(self.count or 0, self.noun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +89,9 @@ class Facts:
     `unpublished`: committed windows that are not published. `newest`, `reasons`: rows of the newest windows by port
     and by reason; `total`: of all windows by port. `ahead`: of the latest point, over the clock; `stands`: for how long
     event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
-    the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly; `left_exists`:
-    its process is there. `starts`: of the last half hour. `many_errors`: the share of errors that needs a person
+    the config differs from the store. `left_beat`: the last owner's name if it left its heartbeat; `left_exists`:
+    its process is there. `exit_code`: of the last owner, None of one that left none; `ended` says it in words.
+    `starts`: of the last half hour. `many_errors`: the share of errors that needs a person
     (`errors.warn_share`); None for none. `leaked`: the share of records that are copies which were not found, at least.
     `broken`: what is wrong with the outputs' folders. `free_bytes` of `place`, the disk with the least room.
     """
@@ -92,6 +100,8 @@ class Facts:
     is_running: bool
     left_beat: str
     left_exists: bool
+    exit_code: int | None
+    ended: str
     windows: int
     since_window: float | None
     in_work: tuple[int, float] | None
@@ -119,17 +129,19 @@ def health(facts: Facts) -> Health:
     if person:
         return Health(State.NEEDS_A_PERSON, person)
     if not facts.is_running:
-        return Health(State.NOT_RUNNING, _why_not_running(facts) + _unusual(facts))
+        needs_one = facts.exit_code in _NO_RESTART
+        state = State.NEEDS_A_PERSON if needs_one else State.NOT_RUNNING
+        return Health(state, _why_not_running(facts) + _unusual(facts))
     stuck = _why_stuck(facts)
     if stuck:
         return Health(State.STUCK, stuck + _starts(facts))
     errors = share(facts.newest, "error")
     if facts.many_errors is not None and errors > facts.many_errors:
-        mostly = f", most of them {_reason(facts, 'error')}" if _reason(facts, "error") else ""
-        return Health(
-            State.NEEDS_A_PERSON,
-            f"{errors:.0%} of the rows of the newest windows are errors{mostly}: does the config fit the data?",
-        )
+        reason = _reason(facts, "error")
+        mostly = f", most of them {reason}" if reason else ""
+        question = _QUESTIONS.get(reason, "does the config fit the data")
+        share_of = f"{errors:.0%} of the rows of the newest windows are errors{mostly}"
+        return Health(State.NEEDS_A_PERSON, f"{share_of}: {question}?")
     waiting, unusual = facts.waiting, _unusual(facts)
     if waiting is not None and waiting.count and facts.rate and waiting.count / facts.rate > BEHIND_S:
         late = f"{waiting} wait, which takes {span(waiting.count / facts.rate)} at this rate"
@@ -150,7 +162,7 @@ def _unusual(facts: Facts) -> str:
     for port, most in SHARES.items():
         if share(facts.newest, port) > most:
             why = f" ({_reason(facts, port)})" if _reason(facts, port) else ""
-            found.append(f"{share(facts.newest, port):.0%} of the newest rows are {port}{why}")
+            found.append(f"{share(facts.newest, port):.0%} of the newest rows are {_ROWS[port]}{why}")
     newest, total = share(facts.newest, "duplicate"), share(facts.total, "duplicate")
     times = _odds(facts.newest) / _odds(facts.total) if _odds(facts.total) else 0.0
     if times > TIMES_DUPLICATES and newest > FEWEST_DUPLICATES:
@@ -179,19 +191,12 @@ def _reason(facts: Facts, port: str) -> str:
     return max(of_port, key=of_port.__getitem__, default="")
 
 
-def span(seconds: float) -> str:
-    """A time as people say it: `4 s`, `12 min`, `3 h`, `5 days`."""
-    for size, unit in ((86_400, " day"), (3_600, " h"), (60, " min")):
-        if seconds >= 2 * size:
-            count = round(seconds / size)
-            return f"{count:,}{unit}{'s' if unit == ' day' else ''}"
-    return f"{max(0, round(seconds))} s"
-
-
 def _for_a_person(facts: Facts) -> str:
     if facts.differing:
         settings = ", ".join(facts.differing)
-        return f"the config and the store differ in {settings}, which is fixed for the life of a store"
+        return f"the config and the store differ in {settings}, which is fixed for the life of a store" + (
+            "; `deduper reshard` changes the shards" if "store.shards" in facts.differing else ""
+        )
     if facts.free_bytes is not None and facts.free_bytes < LEAST_FREE_BYTES:
         return f"{facts.free_bytes // 2**20} MiB are free on {facts.place}"
     if facts.broken:
@@ -205,7 +210,7 @@ def _why_not_running(facts: Facts) -> str:
     if facts.left_exists:
         ended = f"the process {facts.left_beat} exists and does nothing: it is stopped, or its machine swaps"
     else:
-        ended = f"{facts.left_beat} ended without a clean stop" if facts.left_beat else "the last job stopped cleanly"
+        ended = facts.ended
     last = "" if facts.since_window is None else f"; the last window began {span(facts.since_window)} ago"
     late = f"; the next start publishes {_windows(facts.unpublished)}" if facts.unpublished else ""
     return ended + last + late + _waits(facts.waiting)

@@ -37,7 +37,7 @@ from deduper.sources.files.listing import list_files
 from deduper.units import format_time
 from deduper.window.accessories.leak_watch import stored_figures
 from deduper.window.completeness import SEED_OPEN, complete_since, is_complete
-from deduper.window.owner_alive import process_exists
+from deduper.window.owner_alive import end_as_json, how_ended, last_end, process_exists
 from deduper.window.policy import changed_settings, statistics_of
 
 _ALIVE_SECONDS = 10.0
@@ -70,6 +70,9 @@ class StoreStatus(AsJson):
     judged; None for topics (`lag` has them), without a config, and when the source cannot be listed.
     `spans`: lateness, duplicate distance and age of the first copy, as the store has counted them: how many, their
     mean, and the seconds below which half and 99 % of them are, as upper ends of buckets (None: beyond the last).
+    `rates`: rows a second by port over the newest windows, idle time too; none before the second window.
+    `since_window_s`: since the newest window began. `behind_s`: of the latest point, behind the clock; of times alone.
+    `last_end`: how the last owner ended; None while one runs, and if it left none: it was killed.
     """
 
     health: Health
@@ -82,6 +85,7 @@ class StoreStatus(AsJson):
     epoch: int
     owner: str | None
     is_running: bool
+    last_end: dict[str, object] | None
     windows: int
     last_commit: str | None
     latest_point: str | int | float | None
@@ -90,6 +94,9 @@ class StoreStatus(AsJson):
     unpublished: tuple[int, ...]
     rows: int
     counts: dict[str, int]
+    rates: dict[str, float]
+    since_window_s: float | None
+    behind_s: float | None
     reasons: dict[str, int]
     entries: int
     pieces: int
@@ -113,6 +120,8 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     beat = read_beat(store.root)
     exists = None if beat is None else process_exists(beat)
     is_running = beat is not None and exists is not False and beats(store.root)
+    end = None if is_running else last_end(store.root, state.epoch)
+    left_beat = "" if beat is None or is_running else beat.owner
     commits = store.log.last_commits(last)
     counts = {port: state.totals.get(port, 0) for port in PORTS}
     live = [piece for pieces in state.pieces.values() for piece in pieces]
@@ -123,8 +132,10 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     facts = Facts(
         epoch=state.epoch,
         is_running=is_running,
-        left_beat="" if beat is None or is_running else beat.owner,
+        left_beat=left_beat,
         left_exists=not is_running and exists is True,
+        exit_code=None if end is None else end.exit_code,
+        ended=how_ended(end, left_beat),
         leaked=0.0 if leaks is None else _leaked(leaks),
         unpublished=unpublished,
         waiting=_waiting(lag, files),
@@ -143,6 +154,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         epoch=state.epoch,
         owner=None if beat is None else beat.owner,
         is_running=is_running,
+        last_end=end_as_json(end),
         windows=state.next_window,
         last_commit=format_time(commits[-1].wall_us) if commits else None,
         latest_point=scale.shown(state.latest_point),
@@ -151,6 +163,9 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         unpublished=unpublished,
         rows=sum(counts.values()),
         counts=counts,
+        rates=_rates(store),
+        since_window_s=facts.since_window,
+        behind_s=time.time() - state.latest_point / 1e6 if state.latest_point is not None and scale.is_time else None,
         reasons=dict(sorted(state.reason_totals.items(), key=lambda item: (-item[1], item[0]))),
         entries=entries,
         pieces=len(live),
@@ -165,6 +180,15 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         history=_history(store),
         spans=_spans(statistics_of(state)),
     )
+
+
+def _rates(store: OpenStore) -> dict[str, float]:
+    commits = store.log.last_commits(_RECENT)
+    seconds = (commits[-1].wall_us - commits[0].wall_us) / 1e6 if commits else 0.0
+    if seconds <= 0:
+        return {}
+    # A window's rows are those of the time until the next one begins.
+    return {port: round(sum(one.counts.get(port, 0) for one in commits[:-1]) / seconds, 1) for port in PORTS}
 
 
 def _history(store: OpenStore) -> KeyHistory:

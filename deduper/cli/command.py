@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from deduper.cli.words import FileNamed, Words
 from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode, UsageError, exit_code_of
 from deduper.sinks.publish_state import OnUnknown
@@ -43,6 +44,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="deduper",
+    cls=Words,
     help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
     epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
     no_args_is_help=True,
@@ -88,7 +90,8 @@ def command(
     context = {**CONTEXT, "ignore_unknown_options": raw_values}
 
     def register(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        group.command(name, epilog=epilog, context_settings=context, rich_help_panel=panel)(_with_exit_codes(function))
+        options: dict[str, Any] = {"epilog": epilog, "context_settings": context, "rich_help_panel": panel}
+        group.command(name, cls=FileNamed, **options)(_with_exit_codes(function))
         return function
 
     return register
@@ -128,22 +131,18 @@ def print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
 
 
 def _message(error: Exception, *, verbose: bool) -> str:
-    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
-        if isinstance(error, OSError) and error.strerror and error.filename is not None:
-            is_here = "://" not in str(error.filename)  # a storage elsewhere has words of its own
-            remedy = "; let this user read and write there" if isinstance(error, PermissionError) and is_here else ""
-            return f"{error.filename}: {error.strerror}{remedy}"
-        return str(error).strip() or type(error).__name__
-    from deduper.spark.failures import readable_cause
+    from deduper.spark.failures import message_of
 
-    more = "" if verbose else "; nothing half done is committed; --verbose shows the whole trace"
-    return f"Spark failed: {readable_cause(error)}{more}"
+    is_sparks = type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+    more = "; nothing half done is committed; --verbose shows the whole trace" if is_sparks and not verbose else ""
+    return message_of(error) + more
 
 
 def _print_problems(error: ConfigError) -> None:
     from rich.text import Text
 
-    from deduper.cli.terminal import counted, say
+    from deduper.cli.terminal import say
+    from deduper.units import counted
 
     for problem in error.problems:
         say(Text(problem.headline, "bold"))

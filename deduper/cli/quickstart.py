@@ -29,13 +29,12 @@ from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.places.local import local_place
-from deduper.cli.terminal import counted
 from deduper.cli.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
 from deduper.config.load import load_config
 from deduper.config.sections import PORTS
 from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import CheckFailedError, UsageError
-from deduper.units import approximate_size
+from deduper.units import approximate_size, counted
 from deduper.window.progress import progress_line
 
 if TYPE_CHECKING:

@@ -55,11 +55,6 @@ class Messages(logging.Handler):
             self.handleError(record)
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 window`, `2,000 windows`; `plural` for nouns that take more than an s."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def print_parts(console: Console, parts: Iterable[RenderableType]) -> None:
     """Print the parts of an answer below one another. A word wider than the terminal is left whole."""
     lines = [line for part in parts for line in (wrapped(part, console.width) if isinstance(part, Text) else [part])]

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
+from deduper.preflight import connections, elsewhere, first_file, folders, hadoop, machine, store, topic_end
 from deduper.preflight.results import Failure, PreflightCheck, Results, Start
 
 logger = logging.getLogger(__name__)
 
 CHECKS = (
-    # First of all: beside a running job everything else would only report that the job runs.
+    # First of all: it knows whether the job runs.
     PreflightCheck("owner", "store", store.owner),
+    PreflightCheck("variables", "environment", machine.variables),
     PreflightCheck("java", "java", machine.java),
     PreflightCheck("java", "user", machine.user),
     PreflightCheck("java", "spark", machine.spark),
     PreflightCheck("python", "python", machine.python),
     PreflightCheck("kernels", "numba", machine.kernels),
     PreflightCheck("folders", "source.path", folders.source),
-    PreflightCheck("columns", "source.schema", first_file.columns, is_logged=True),
-    PreflightCheck("hdfs", "store", hadoop.settings, is_logged=True),
+    PreflightCheck("columns", "source.schema", first_file.columns),
+    PreflightCheck("hdfs", "store", hadoop.settings),
     PreflightCheck("folders", "store", folders.written),
     PreflightCheck("memory", "store.memory", machine.memory),
     PreflightCheck("settings", "store", store.settings),
@@ -37,7 +39,7 @@ CHECKS = (
     PreflightCheck("client", "python", connections.client),
     PreflightCheck("kafka", "source", connections.kafka),
     PreflightCheck("offsets", "source", connections.offsets),
-    PreflightCheck("columns", topic_end.PLACE, topic_end.columns, is_logged=True),
+    PreflightCheck("columns", topic_end.PLACE, topic_end.columns),
 )
 
 
@@ -48,11 +50,11 @@ def require(start: Start) -> None:
         DeduperError, StoreError, OSError: the first failure.
     """
     for check in CHECKS:
-        raise_failure(check.find(start), are_logged=check.is_logged)
+        raise_failure(check.find(start))
 
 
-def raise_failure(results: Results, *, are_logged: bool) -> None:
-    """Raise the first failure of a check; `are_logged`: its warnings are.
+def raise_failure(results: Results) -> None:
+    """Raise the first failure of a check, and log its warnings.
 
     Raises:
         DeduperError, StoreError, OSError: that failure.
@@ -62,24 +64,31 @@ def raise_failure(results: Results, *, are_logged: bool) -> None:
             raise found.error
         if found.severity is Severity.ERROR:
             raise CheckFailedError(str(found))
-        if are_logged and found.severity is Severity.WARNING:
+        if found.severity is Severity.WARNING:
             logger.warning("%s", found)
 
 
 def examine(start: Start) -> Iterator[Diagnostic]:
-    """All that the checks find; of a storage that is away the first error, which is the cause of the others."""
-    away: set[str] = set()
+    """All that the checks find. A storage that does not answer is one error, and the first; its places are listed."""
+    found: list[Diagnostic] = []
+    away: dict[str, list[Failure]] = {}
     for check in CHECKS:
-        for found in _found(check, start):
-            if not isinstance(found, Failure):
-                yield found
-            elif found.storage is None or found.storage not in away:
-                yield found.as_diagnostic(check.name)
-                away |= {found.storage} if found.storage is not None else set()
+        for one in _results(check, start):
+            if isinstance(one, Failure) and one.storage:
+                away.setdefault(one.storage, []).append(one)
+            else:
+                found.append(one.as_diagnostic(check.name) if isinstance(one, Failure) else one)
+    for failures in away.values():
+        # An error of the system has no remedy.
+        first = next((one for one in failures if isinstance(one.error, (DeduperError, StoreError))), failures[0])
+        places = dict.fromkeys((first.place, *(one.place for one in failures)))
+        yield replace(first.as_diagnostic("storage"), place=", ".join(places))
+    yield from found
 
 
-def _found(check: PreflightCheck, start: Start) -> Results:
+def _results(check: PreflightCheck, start: Start) -> Results:
+    """What a check finds, and what it raises as a failure."""
     try:
         yield from check.find(start)
     except (DeduperError, StoreError, OSError) as error:
-        yield Failure(check.place, error)
+        yield Failure(check.place, error, elsewhere.storage_of(getattr(error, "filename", None)))

@@ -21,7 +21,7 @@ _ANSWER_S = 2.0
 def metrics_port(start: Start) -> Results:
     """The page of the metrics can be served. The start itself binds the port before it claims the store."""
     page = start.config.metrics
-    if page is not None:
+    if page is not None and not start.is_beside:  # else the job itself listens there
         try:
             family = socket.getaddrinfo(page.host, page.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
             # As the server does: a port with only closed connections is free.

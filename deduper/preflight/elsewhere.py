@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from urllib.parse import urlsplit
 
 from bucket_store.errors import StorageAwayError, UnsafeStorageError
 from bucket_store.places.place import Place
@@ -13,6 +14,12 @@ from deduper.preflight.results import Failure, Results
 from deduper.window.leftovers import discard_temporary, store_folders
 
 
+def storage_of(url: object) -> str:
+    """The storage of a URL, as `hdfs://host:port`; empty for a path of this machine."""
+    parts = urlsplit(str(url or ""))
+    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+
+
 def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results:
     """A folder on another storage answers, can be written to, and refuses what two owners would do to each other.
 
@@ -21,21 +28,24 @@ def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results
     try:
         folder.exists()
     except StorageAwayError as error:
-        yield Failure(place, error)
+        yield Failure(place, error, storage_of(folder.url))
         return
     except OSError as error:
         what = f"{place}: {folder} does not answer: {error}; see that the storage runs and lets this user in"
-        yield Failure(place, CannotWriteError(what))
+        yield Failure(place, CannotWriteError(what), storage_of(folder.url))
         return
     try:
         if place == "store":
             _demand_refusal(folder, is_unowned=is_unowned)
     except UnsafeStorageError as error:
         yield Failure(place, error)
+    except FileNotFoundError:
+        what = f"{place}: {folder}: there is no bucket {storage_of(folder.url)}; create it, or correct the name"
+        yield Failure(place, CannotWriteError(what), storage_of(folder.url))
     except OSError as error:
         away = error if isinstance(error, StorageAwayError) else error.__cause__
         if isinstance(away, StorageAwayError):
-            yield Failure(place, away)
+            yield Failure(place, away, storage_of(folder.url))
             return
         what = f"{place}: {folder} cannot be written to: {error}"
         has_remedy = folder.names.scheme == "hdfs" and error.errno in (errno.EACCES, errno.EDQUOT)

@@ -5,22 +5,27 @@ No value of a record is in what is found: a name of the file is, if it is near t
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 
 import pyarrow as pa
 from pyarrow import parquet
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
-from deduper.diagnostics import warning
+from deduper.diagnostics import Diagnostic, warning
 from deduper.errors import UsageError
+from deduper.preflight.first_records import MOST, would_be_errors
 from deduper.preflight.results import Failure, Results, Start
 from deduper.sources.files.listing import any_file, listed_files
 from deduper.tasks.errors.causes import misnamed
 from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
+from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.partition_folders import folder_texts
 from deduper.tasks.readers.text import fault_of_header
 
@@ -34,7 +39,7 @@ _MOST_FILES = 20
 
 
 def columns(start: Start) -> Results:
-    """The names in one file of the source are those of the schema. A source without files has nothing to compare."""
+    """One file of the source has the names of the schema, and values that it takes."""
     source = start.config.source
     if not isinstance(source, FilesSource):
         return
@@ -43,16 +48,43 @@ def columns(start: Start) -> Results:
             yield from _headers(source)
             return
         file = any_file(source)
-        names = None if file is None else _names(source, file)
-    except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException):
+    except OSError:
         return  # the window that reads the file says what is wrong with it
-    if file is None or names is None:
+    if file is None:
         return
     declared = _declared(source, file)
-    if source.file_format == "csv":
-        yield from _csv(file, declared, names)
+    try:
+        names = _names(source, file) or ()
+    except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException):
+        names = ()
+    found: list[Diagnostic | Failure] = []
+    if not names:
+        pass
+    elif source.file_format == "csv":
+        found = list(_csv(file, declared, names))
     else:
-        yield from _by_name(start.config, source, file, declared, names)
+        found = list(_by_name(start.config, source, file, declared, names))
+    yield from found or _values(start.config, source, file, declared)
+
+
+def _values(config: Config, source: FilesSource, file: str, declared: Sequence[str]) -> Results:
+    """The types of a Parquet file's columns, or the first lines, under names that are those of the schema."""
+    if source.file_format == "parquet":
+        columns = [one for one in source.parsed_columns if one.name in declared and one.type.is_scalar]
+        with suppress(OSError, ValueError, pa.ArrowException, UnreadableFile), opened_parquet(file) as opened:
+            try:
+                opened.columns([DeclaredColumn.of(column) for column in columns])
+            except UnreadableFile as fault:
+                what = f"{file} would leave as an error: {fault}"
+                yield warning(CHECK, _PLACE, what, "correct the type in the schema")
+        return
+    with suppress(OSError, ValueError, pa.ArrowException):
+        with pa.input_stream(file, compression="detect") as stream:
+            data = stream.read(_FIRST_BYTES)
+        lines = data.removeprefix(codecs.BOM_UTF8).split(b"\n")
+        # The last one has no end: it is empty, or perhaps not whole.
+        of_file = lines[int(source.header) : -1][:MOST]
+        yield from would_be_errors(config, _PLACE, f"first records of {file}", of_file, file)
 
 
 def _declared(source: FilesSource, file: str) -> list[str]:

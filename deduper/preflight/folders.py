@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bucket_store.places.place import Place
 from deduper.config.files import FilesSource
-from deduper.diagnostics import note, warning
+from deduper.diagnostics import near, note, warning
 from deduper.errors import CannotWriteError, SourceAwayError, UsageError
 from deduper.preflight.elsewhere import reachable
 from deduper.preflight.machine import file_system_of
@@ -27,7 +27,9 @@ def source(start: Start) -> Results:
     """The folder of a source of files."""
     missing = missing_folder(start.config.source)
     if missing is not None:
-        raise UsageError(f"source.path: {missing} does not exist; make it (mkdir -p {missing}), or correct the path")
+        beside = [entry.name for entry in missing.parent.iterdir()] if missing.parent.is_dir() else []
+        remedy = f"{near(missing.name, beside)}make it (mkdir -p {missing}), or correct the path"
+        raise UsageError(f"source.path: {missing} does not exist; {remedy}")
     if isinstance(start.config.source, FilesSource):
         folder = start.config.source.folder
         if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from deduper import DISTRIBUTION
+from deduper.config.load import ENV_PREFIX
 from deduper.diagnostics import note, warning
 from deduper.errors import UsageError
 from deduper.preflight.results import Results, Start
@@ -20,6 +23,7 @@ from deduper.spark.java import heap_bytes, require_java, require_user_name
 from deduper.units import approximate_size
 from deduper.window import table_folder
 
+_NEAR = 0.9
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -33,6 +37,24 @@ def user(_: Start) -> Results:
     """A user with a name."""
     require_user_name()
     yield from ()
+
+
+def variables(start: Start) -> Results:
+    """Variables of the environment that look like settings and are none: with one `_` where two are needed."""
+    paths = [(ENV_PREFIX.strip("_"), *path) for path in _paths(start.config.model_dump(mode="json"))]
+    known = {"_".join(path).upper(): "__".join(path).upper() for path in paths}
+    for name in sorted(os.environ):
+        # Of one that is near to none, such as Kubernetes' for a service of this name, nothing is known.
+        close = difflib.get_close_matches(name.upper(), known, n=1, cutoff=_NEAR)
+        if close and not name.upper().startswith(ENV_PREFIX):
+            yield warning("variables", name, "is no setting, and is not read", f"write `{known[close[0]]}`")
+
+
+def _paths(settings: object) -> Iterator[tuple[str, ...]]:
+    """The paths of the settings of a section."""
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        yield (name,)
+        yield from ((name, *inner) for inner in _paths(value))
 
 
 def spark(_: Start) -> Results:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from bucket_store.log.heartbeat import Sign
 from deduper.config.model import Config
@@ -18,32 +17,28 @@ class Start:
     """A start that is intended: its settings, and what its checks have learned for it.
 
     `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for.
-    `seeds`: the start goes on with a seed. `silent`: the last sign of an owner that is gone, so that the claim need not
-    watch it again.
+    `seeds`: the start goes on with a seed. `is_beside`: a job runs, and this is only a look. `silent`: the last sign of
+    an owner that is gone, so that the claim need not watch it again.
     """
 
     config: Config
     take_over: bool = False
     waits: bool = False
     seeds: bool = False
+    is_beside: bool = False
     silent: Sign | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that ends a start; `place` is a setting. Its message ends with the remedy, after the last semicolon."""
+    """The error that ends a start; `place` is a setting. Its message ends with the remedy, after the last semicolon.
+
+    `storage`: the one elsewhere that does not answer, as `hdfs://host:port`; it may be the cause of other failures.
+    """
 
     place: str
     error: Exception
-
-    @property
-    def storage(self) -> str | None:
-        """The storage that is away, `hdfs://HOST:PORT` or `s3://BUCKET`, if that is the cause."""
-        away = storage_away(self.error)
-        if away is None or away.filename is None:
-            return None
-        parts = urlsplit(away.filename)
-        return f"{parts.scheme}://{parts.netloc}"
+    storage: str = ""
 
     def as_diagnostic(self, check: str) -> Diagnostic:
         """For a person."""
@@ -53,7 +48,7 @@ class Failure:
             what, remedy = text, "correct it"
             if exit_code_of(self.error) is ExitCode.INTEGRITY:
                 remedy = "see `deduper verify` and docs/recovery.md"
-            elif self.storage is not None:
+            elif storage_away(self.error) is not None:
                 remedy = "see that its servers run"
         return error(check, self.place, what, remedy)
 
@@ -65,10 +60,9 @@ Results = Iterator[Diagnostic | Failure]
 class PreflightCheck:
     """A check: a function that yields what it finds, and yields or raises what ends the start.
 
-    `name` is stable; `place` is that of an error that the function raises. `is_logged`: a start logs its warnings.
+    `name` is stable; `place` is that of an error that the function raises.
     """
 
     name: str
     place: str
     find: Callable[[Start], Results]
-    is_logged: bool = False

@@ -7,23 +7,29 @@ import contextlib
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.copies import original_of
-from bucket_store.log.heartbeat import read_sign
+from bucket_store.log.heartbeat import read_beat, read_sign
 from bucket_store.places.open import open_place
-from deduper.diagnostics import warning
+from deduper.diagnostics import note, warning
 from deduper.preflight.results import Results, Start
 from deduper.window.completeness import require_no_open_seed
-from deduper.window.owner_alive import require_no_owner
+from deduper.window.owner_alive import how_ended, last_end, owner_lives, require_no_owner
 from deduper.window.recovery import check_ports, require_fixed_settings
 
 
 def owner(start: Start) -> Results:
-    """No other process owns the store and is alive, unless it is to be taken over."""
+    """No other process owns the store and is alive, unless it is taken over; for a look, a running job is a note."""
     root = open_place(start.config.store.url)
     sign = read_sign(root)
-    if sign is not None and not start.take_over:
+    if sign is None or start.take_over:
+        return
+    if start.waits:
         require_no_owner(root)
-        start.silent = sign
-    yield from ()
+    elif owner_lives(root):
+        start.is_beside = True
+        beat = read_beat(root)
+        who = "a job" if beat is None else beat.owner
+        yield note("owner", "store", f"{who} runs on this store, and a second start is refused")
+    start.silent = sign
 
 
 def settings(start: Start) -> Results:
@@ -34,10 +40,20 @@ def settings(start: Start) -> Results:
     require_fixed_settings(start.config, log)
     if not start.seeds:
         require_no_open_seed(log)
+    yield from _last_end(start, log)
     original = original_of(log)
     if original is not None:
         what = f"{log.root} is a copy of {original}, which is still there: each remembers its own keys"
         yield warning("owner", "store", what, "if only one is to go on, remove the other")
+
+
+def _last_end(start: Start, log: CommitLog) -> Results:
+    """How the last owner ended. Of one that may be alive nothing is known."""
+    if not log.state.epoch or start.take_over or start.is_beside:
+        return
+    end, beat = last_end(log.root, log.state.epoch), read_beat(log.root)
+    told = warning if end is None or end.exit_code else note
+    yield told("owner", "store", how_ended(end, "" if beat is None else beat.owner), "")
 
 
 def outputs(start: Start) -> Results:

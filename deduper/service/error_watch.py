@@ -1,4 +1,4 @@
-"""Warns when many records of a window are errors, with the reasons and the likely cause; not at every window."""
+"""Warns when many records of a window are errors or expired, with the likely cause; not at every window."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from deduper.config.sections import ErrorsConfig
-from deduper.window.progress import BatchProgress, ErrorGroup, error_note
+from deduper.window.progress import BatchProgress, ErrorGroup, error_note, expired_note
 
 logger = logging.getLogger(__name__)
 
@@ -16,23 +16,25 @@ _WARN_EVERY_S = 600.0
 """A warning is for a person; the metrics have every window."""
 _MOST_GROUPS = 3
 _MOST_KEPT = 1000
+_MANY_EXPIRED = 0.1
 
 
 class ErrorWatch:
-    """The errors of a run, window by window.
+    """The errors and expired rows of a run, window by window.
 
-    A warning is logged at the first window above the share, then at most once in 10 minutes, and a line when a window
-    is below it again. `clock` gives seconds.
+    A warning is logged at the first window above a share, then for each reason at most once in 10 minutes, and a line
+    when a window is below the share again. `clock` gives seconds.
     """
 
     def __init__(self, settings: ErrorsConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings = settings
+        self._share = settings.warn_share
         self._clock = clock
-        self._warned_s: float | None = None
-        self._is_open = False
-        self._rows = self._errors = 0
+        self._warned_s: dict[str, float] = {}
+        self._open: set[str] = set()
+        self._rows = self._errors = self._expired = 0
         self._groups: Counter[tuple[str, str | None]] = Counter()
         self._causes: Counter[str] = Counter()
+        self._expired_causes: Counter[str] = Counter()
 
     def window_ended(self, progress: BatchProgress) -> None:
         """A window is published; one without rows says nothing."""
@@ -40,21 +42,36 @@ class ErrorWatch:
             return
         self._rows += progress.rows
         self._errors += progress.error
+        self._expired += progress.expired
         for group in progress.errors:
             self._groups[group.reason, group.detail] += group.rows
         self._causes.update(progress.causes)
         if len(self._groups) > _MOST_KEPT:
             self._groups = Counter(dict(self._groups.most_common(_MOST_KEPT // 2)))
+        self._expired_causes.update(filter(None, [progress.expired_cause]))
         if self._is_many(progress.error, progress.rows):
-            now = self._clock()
-            if self._warned_s is None or now - self._warned_s >= _WARN_EVERY_S:
-                self._warned_s, self._is_open = now, True
-                note = error_note(progress.error, progress.rows, progress.errors, progress.causes)
-                logger.warning("window %d: %s", progress.window, note)
-        elif self._is_open:
-            self._is_open = False
-            share = f"{progress.error / progress.rows:.1%}"
-            logger.warning("window %d: fewer errors again: %s of %d rows", progress.window, share, progress.rows)
+            reason = progress.errors[0].reason if progress.errors else ""
+            note = error_note(progress.error, progress.rows, progress.errors, progress.causes)
+            self._flood("errors", reason, progress.window, note)
+        else:
+            self._over("errors", progress.window, progress.error, progress.rows)
+        if progress.expired > _MANY_EXPIRED * progress.rows:
+            note = expired_note(progress.expired, progress.rows, progress.expired_cause)
+            self._flood("expired rows", "expired", progress.window, note)
+        else:
+            self._over("expired rows", progress.window, progress.expired, progress.rows)
+
+    def _flood(self, kind: str, reason: str, window: int, note: str) -> None:
+        now, warned_s = self._clock(), self._warned_s.get(reason)
+        if warned_s is None or now - warned_s >= _WARN_EVERY_S:
+            self._warned_s[reason] = now
+            self._open.add(kind)
+            logger.warning("window %d: %s", window, note)
+
+    def _over(self, kind: str, window: int, count: int, rows: int) -> None:
+        if kind in self._open:
+            self._open.remove(kind)
+            logger.warning("window %d: fewer %s again: %s of %d rows", window, kind, f"{count / rows:.1%}", rows)
 
     def note(self) -> str | None:
         """The errors of the whole run; None if they are few."""
@@ -65,6 +82,12 @@ class ErrorWatch:
             self._errors, self._rows, groups, [cause for cause, _ in self._causes.most_common(_MOST_GROUPS)]
         )
 
+    def expired_note(self) -> str | None:
+        """The expired rows of the whole run; None if they are few."""
+        if self._expired <= _MANY_EXPIRED * self._rows:
+            return None
+        causes = [cause for cause, _ in self._expired_causes.most_common(1)]
+        return expired_note(self._expired, self._rows, causes[0] if causes else None)
+
     def _is_many(self, errors: int, rows: int) -> bool:
-        share = self._settings.warn_share
-        return share is not None and errors > share * rows
+        return self._share is not None and errors > self._share * rows

@@ -9,6 +9,7 @@ from deduper.errors import DeduperError, SourceAwayError
 from deduper.kafka.retry import ThrottledLog
 from deduper.sources.files.batch import FileBatches, SourceFileBatch
 from deduper.sources.protocol import SourceBatch
+from deduper.units import counted
 from deduper.window.progress import PROGRESS
 
 
@@ -34,8 +35,11 @@ class FollowedFiles:
         """
         self._is_drained = drain
         self._list(is_needed=drain)
+        if self._files.unfinished:
+            what = counted(self._files.unfinished, "file")
+            PROGRESS.info("%s in %s: empty or not finished by the writer; looked at again later", what, self.place)
         if self._files.pending:
-            PROGRESS.info("%d file%s to judge", self._files.pending, "" if self._files.pending == 1 else "s")
+            PROGRESS.info("%s to judge", counted(self._files.pending, "file"))
         elif not drain:
             PROGRESS.info("waiting for the first files in %s", self.place)
 

@@ -44,7 +44,7 @@ from deduper.window.last_known import noting
 from deduper.window.opened import opened_runner
 from deduper.window.owner_alive import telling_owner_of_port
 from deduper.window.present_clock import wall_clock_us
-from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
+from deduper.window.progress import PROGRESS, BatchProgress, RunSummary, nothing_note
 from deduper.window.recovery import Ownership, owned_store, recover
 from deduper.window.table_folder import table_settings
 
@@ -92,7 +92,9 @@ def run(
         restoring_handlers(),
         _required(start, stop, waits) as started,
         _metrics(start, clock) as metrics,
-        owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
+        owned_store(
+            config, take_over=take_over, wall_clock_us=clock, silent=start.silent, why=lambda: stop.reason
+        ) as owned,
         _Engine(config, session, stop) as engine,
         open_topics(
             config.topic_ports,
@@ -144,6 +146,8 @@ def run(
         seconds=time.perf_counter() - started,
         stopped_by=stop.reason,
         error_note=reports.errors.note(),
+        expired_note=reports.errors.expired_note(),
+        nothing_note=_nothing(config, owned) if not reports.windows and stop.reason == "drained" else None,
     )
 
 
@@ -154,6 +158,11 @@ def _required(start: Start, stop: Stop, waits: contextlib.ExitStack) -> Iterator
     with _owner_of_port(start):
         require(start)
     yield time.perf_counter()
+
+
+def _nothing(config: Config, owned: Ownership) -> str:
+    state = owned.log.state
+    return nothing_note(state.next_window, sum(state.totals.values()), str(config.source.place))
 
 
 def _open_source(config: Config, owned: Ownership, stop: Stop) -> Opened:

@@ -35,6 +35,7 @@ from deduper.service.window_metrics import WindowMetrics, counter, counters, gau
 from deduper.window import policy
 from deduper.window.accessories.leak_watch import stored_figures
 from deduper.window.completeness import is_complete
+from deduper.window.owner_alive import last_end
 from deduper.window.progress import BatchProgress
 
 PHASES = ("intent", "judge", "durable", "wait", "commit", "publish", "clean", "expire", "measure", "send")
@@ -82,6 +83,7 @@ class _Newest:
     unaccounted: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
     leaks: LeakFigures | None = None
+    end_before: int | None = None
 
 
 class JobMetrics(WindowMetrics):
@@ -109,6 +111,9 @@ class JobMetrics(WindowMetrics):
         """The store is owned and recovered: all that it has committed is published."""
         super().opened(log)
         self._report(leaks=stored_figures(log.root, log.state.latest_point))
+        if log.state.epoch > 1:
+            end = last_end(log.root, log.state.epoch - 1)
+            self._report(end_before=-1 if end is None else end.exit_code)
 
     @never_stops_the_job
     def window_ended(self, progress: BatchProgress) -> None:
@@ -189,6 +194,9 @@ class JobMetrics(WindowMetrics):
         yield gauges("deduper_store_bytes", "Bytes of pieces", "state", lengths)
         text = "1 if the history of the store covers the period, so that unique is final; else 0: unique so far"
         yield GaugeMetricFamily("deduper_history_complete", text, is_complete(self._config, state))
+        if self._newest.end_before is not None:
+            text = "Exit code of the owner before this one; -1 if it left none: it was killed, or its machine failed"
+            yield GaugeMetricFamily("deduper_last_exit_code", text, self._newest.end_before)
         if self._config.expiry_key_scale.is_time:
             yield from self._of_points(self._config.period_steps)
         yield from self._of_spans(state)

@@ -26,7 +26,7 @@ from bucket_store.log.records import OutputFile
 from bucket_store.places.local import LocalNames, on_one_volume
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Names, Place
-from deduper.errors import IntegrityError, telling_where
+from deduper.errors import CheckFailedError, IntegrityError, telling_where
 from deduper.sinks.names import (
     STAGING,
     Attempt,
@@ -41,6 +41,7 @@ from deduper.sinks.names import (
 from deduper.tasks.write import StagedFile, WriterReceipt
 
 _THREADS = 16
+_COMMITTED = "rows of a committed window wait; bring it back (mkdir -p, chown), and start again"
 _LOCAL: Names = LocalNames()
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -174,8 +175,11 @@ def _rename(staged: Place, final: Place) -> bool:
         return True
     except FileNotFoundError:
         if staged.exists():
-            raise  # The port's directory is gone.
+            raise CheckFailedError(f"{final.parent}: the port's folder is gone, and {_COMMITTED}") from None
         return final.exists()
+    except (PermissionError, NotADirectoryError) as exc:
+        what = f"{final.parent}: the port's folder cannot be written to: {exc.strerror}"
+        raise CheckFailedError(f"{what}, and {_COMMITTED}") from exc
     failpoints.hit("publish.renamed")
     return True
 

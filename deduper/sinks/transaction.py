@@ -18,8 +18,10 @@ from deduper.kafka.errors import RecordRefusedError
 from deduper.kafka.retry import RetryDeadline
 from deduper.sinks.publish_state import Position
 from deduper.sinks.row_sender import sending
+from deduper.units import counted
 
 _OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes milliseconds.
+_ASK_EVERY_S = 5.0
 _STUCK_S = 20.0
 """A producer that makes no progress for so long is replaced. If the brokers are away, the next one waits for them.
 
@@ -113,7 +115,7 @@ class OpenProducer:
         return None
 
     def _drain(self, retry: RetryDeadline, enough: int) -> None:
-        before = len(self.producer)
+        before, missing, asked_s = len(self.producer), "", 0.0
         while before > enough:
             if enough:
                 self.producer.poll(0.05)
@@ -122,11 +124,24 @@ class OpenProducer:
                 left = self.producer.flush(1.0)
             if left < before:
                 retry.progressed()
+                missing, asked_s = "", 0.0
             else:
                 # A failed transaction sends nothing more.
                 self._raise_failure()
-                retry.wait(f"the brokers to take {left} records", self.calls.cause(), pause_s=0)
+                cause = missing or self.calls.cause()
+                records = counted(left, "record")
+                waited = retry.wait(f"the brokers to take {records}", cause, pause_s=0)
+                if waited - asked_s > _ASK_EVERY_S:
+                    missing, asked_s = self._missing_topic(), waited
             before = left
+
+    def _missing_topic(self) -> str:
+        """In words, if the cluster answers and has no such topic; the client only waits for it."""
+        try:
+            topics = self.producer.list_topics(timeout=STEP_S).topics  # all: the question for one could create it
+        except KafkaException:
+            return ""
+        return "" if self.topic in topics else f"the cluster has no topic {self.topic}: it was deleted; create it again"
 
     def _raise_failure(self) -> None:
         """Raise the cause if the transaction has failed.

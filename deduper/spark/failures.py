@@ -120,6 +120,17 @@ def _text_of(error: BaseException) -> str:
     return re.split(r"\n\s*(?:JVM stacktrace:|at [\w.$/]+\()", text.strip(), maxsplit=1)[0][:500]
 
 
+def message_of(error: BaseException) -> str:
+    """The message for a person: of a file's error with the file, of Spark's failure its cause."""
+    if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
+        return f"Spark failed: {readable_cause(error)}"
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        is_here = "://" not in str(error.filename)  # a storage elsewhere has words of its own
+        remedy = "; let this user read and write there" if isinstance(error, PermissionError) and is_here else ""
+        return f"{error.filename}: {error.strerror}{remedy}"
+    return str(error).strip() or type(error).__name__
+
+
 def whole_text(error: BaseException) -> str:
     """Its message, and the stack trace of the JVM with all causes, which PySpark keeps beside the message."""
     trace = getattr(error, "_stackTrace", None)

@@ -61,7 +61,9 @@ def require_java() -> Java:
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if not java or not Path(java).exists():
+    if home and not Path(java or "").exists():
+        raise DeduperError(f"JAVA_HOME is {home}, which holds no bin/java; correct or unset it; else {_ADVICE}")
+    if not java:
         raise DeduperError(f"Spark needs Java and none was found; {_ADVICE}")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     # Java prints options from the environment first.

@@ -2,24 +2,80 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bucket_store.log.heartbeat import INTERVAL_S, Beat, Sign, moves, read_beat, read_sign
+from bucket_store.errors import StoreError
+from bucket_store.log.heartbeat import INTERVAL_S, Beat, HeartBeat, Sign, moves, read_beat, read_sign
+from bucket_store.log.last_end import LastEnd, read_end, write_end
 from bucket_store.places.place import Place
-from deduper.errors import OwnerAliveError, PortTakenError
+from deduper.errors import ExitCode, OwnerAliveError, PortTakenError, exit_code_of
+from deduper.spark.failures import message_of
+from deduper.units import format_time, span
 from deduper.window.progress import PROGRESS
 
+logger = logging.getLogger(__name__)
+
 _LOOKS, _PAUSE_S = 25, 0.2
+_LONGEST = 2000
+_WHY = {"signal": "by a signal", "drained": "the source is drained", "max_windows": "--max-windows"}
 
 
 def own_name() -> str:
     """The name of this process as an owner, in its claims and heartbeats: `<machine>:<pid>`."""
     return f"{platform.node()}:{os.getpid()}"
+
+
+@contextmanager
+def owning(root: Place, owner: str, epoch: int, why: Callable[[], str] = lambda: "done") -> Iterator[None]:
+    """The heartbeat of an owner while the block runs. How it ends is kept with the store; `why` gives a clean end.
+
+    A fenced owner keeps nothing: the store is another's. A failure to keep it is logged.
+    """
+
+    def keep(code: int, message: str) -> None:
+        try:
+            write_end(root, LastEnd(epoch, owner, code, message[:_LONGEST], time.time_ns() // 1000))
+        except (OSError, StoreError) as exc:  # raised here, it would hide the error that ends the job
+            logger.warning("%s: how this job ends could not be kept: %s", root, exc)
+
+    with HeartBeat(root, owner):
+        try:
+            yield
+        except BaseException as error:
+            if (code := exit_code_of(error)) is not ExitCode.FENCED:
+                keep(code, message_of(error))
+            raise
+        keep(ExitCode.OK, why())
+
+
+def last_end(root: Place, epoch: int) -> LastEnd | None:
+    """How the owner of this epoch ended; None if it left none."""
+    end = read_end(root)
+    return end if end is not None and end.epoch == epoch else None
+
+
+def end_as_json(end: LastEnd | None) -> dict[str, object] | None:
+    """For `--json`."""
+    if end is None:
+        return None
+    return {"exit_code": end.exit_code, "message": end.message, "at": format_time(end.wall_us), "owner": end.owner}
+
+
+def how_ended(end: LastEnd | None, left_beat: str) -> str:
+    """The last owner's end in words. `left_beat`: the owner of the heartbeat that is left, empty without one."""
+    if end is None:
+        who = f"{left_beat} vanished" if left_beat else "the last job left no record of its end"
+        return f"{who}: it was killed, ran out of memory, or its machine or disk failed; see its log"
+    ago = f"{span(time.time() - end.wall_us / 1e6)} ago"
+    if end.exit_code:
+        return f"the last job ended {ago} with exit {end.exit_code}: {end.message}"
+    return f"the last job stopped cleanly {ago} ({_WHY.get(end.message, end.message)})"
 
 
 def require_no_owner(root: Place, silent: Sign | None = None) -> None:

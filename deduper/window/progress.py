@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from deduper.leaks.figures import LeakFigures
+from deduper.units import counted, span
 
 _MOST_GROUPS = 3
 
@@ -41,24 +42,16 @@ class RemainingInput:
     seconds: float | None = None
 
     def __str__(self) -> str:
-        return self._text(f" {self.noun}{'' if self.count == 1 else 's'}")
+        return self._text(counted(self.count, self.noun))
 
     @property
     def short(self) -> str:
         """The same without `noun`."""
-        return self._text("")
+        return self._text(f"{self.count:,}")
 
-    def _text(self, noun: str) -> str:
-        things = f"{self.count:,}{noun} left"
-        return things if self.seconds is None or not self.count else f"{things}, {_clock(self.seconds)}"
-
-
-def _clock(seconds: float) -> str:
-    """`50 s`, `12 min`, `3 h 20 min`."""
-    minutes = round(seconds / 60)
-    if seconds < 100:
-        return f"{max(1, round(seconds))} s"
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60:,} h {minutes % 60} min"
+    def _text(self, things: str) -> str:
+        things = f"{things} left"
+        return things if self.seconds is None or not self.count else f"{things}, {span(max(1.0, self.seconds))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,8 @@ class BatchProgress:
     of `judge`, `task.…` sums over the shards' tasks, several of which run at once; `send` is a publication beside the
     next window, no part of `seconds`. `tables` sums the counters of the resident tables over the shards
     (`TableCounters`). `leaks` are the figures of the leak meter with this window. `errors` are the largest groups
-    of error rows, `causes` what may have caused them. `left` is what the source has more of, where that is known.
+    of error rows, `causes` what may have caused them; `expired_cause` is that of expired rows. `left` is what the
+    source has more of, where that is known.
     """
 
     window: int
@@ -89,6 +83,7 @@ class BatchProgress:
     leaks: LeakFigures | None = None
     errors: tuple[ErrorGroup, ...] = ()
     causes: tuple[str, ...] = ()
+    expired_cause: str | None = None
     left: RemainingInput | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -106,7 +101,8 @@ class RunSummary:
     """A run from start to stop. `windows` counts those it committed.
 
     `stopped_by` is `drained`, `max_windows` or `signal`; a run that fails raises instead. `error_note` says why many
-    rows were errors; None if they were few.
+    rows were errors, `expired_note` why many were expired; None if they were few. `nothing_note` is that of
+    a run without a window: what was judged before, and how to begin again.
     """
 
     windows: int
@@ -117,6 +113,8 @@ class RunSummary:
     seconds: float
     stopped_by: str
     error_note: str | None = None
+    expired_note: str | None = None
+    nothing_note: str | None = None
 
     @property
     def rows(self) -> int:
@@ -172,11 +170,11 @@ def phases_line(progress: BatchProgress) -> str:
 
 
 def summary_line(summary: RunSummary) -> str:
-    """A run on one line, and on a second one why many rows were errors."""
-    note = "" if summary.error_note is None else f"\n{summary.error_note}"
-    windows = "1 window" if summary.windows == 1 else f"{summary.windows:,} windows"
+    """A run on one line, and on others why many rows were errors or expired, or none was judged."""
+    notes = (summary.error_note, summary.expired_note, summary.nothing_note)
+    note = "".join(f"\n{text}" for text in notes if text is not None)
     return (
-        f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
+        f"{counted(summary.windows, 'window')}, {counted(summary.rows, 'row')} in {summary.seconds:,.1f} s: "
         f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
         f"{summary.error:,} error; {STOPPED.get(summary.stopped_by, summary.stopped_by)}{note}"
     )
@@ -195,6 +193,23 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
         if name in values:
             values[name] = {inner: round(value, 4) for inner, value in values[name].items()}
     return values
+
+
+def nothing_note(windows: int, rows: int, place: str) -> str:
+    """Why a run has made no window: nothing new in the source, and what the store has judged of it before."""
+    if not windows:
+        return f"nothing is in {place} yet"
+    before = f"{counted(windows, 'window')} with {counted(rows, 'row')}"
+    return (
+        f"nothing in {place} is new: {before} were judged before, and nothing is judged twice. To begin again, give "
+        "`store.url` and the sinks new places; `deduper rewind` takes windows back"
+    )
+
+
+def expired_note(expired: int, rows: int, cause: str | None) -> str:
+    """Many expired rows in one line."""
+    likely = f". Likely cause: {cause}" if cause else ""
+    return f"{expired / rows:.0%} of {rows:,} rows are expired{likely}. See `deduper status --over-time`"
 
 
 def error_note(errors: int, rows: int, groups: Iterable[ErrorGroup], causes: Iterable[str] = ()) -> str:

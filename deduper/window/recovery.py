@@ -19,7 +19,7 @@ from bucket_store import failpoints
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
 from bucket_store.log.commit_log import DEFAULT_SNAPSHOT_EVERY, CommitLog
 from bucket_store.log.copies import warn_of_original
-from bucket_store.log.heartbeat import HeartBeat, Sign
+from bucket_store.log.heartbeat import Sign
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import remove_unnamed
@@ -32,7 +32,7 @@ from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
 from deduper.window.leftovers import discard_temporary, store_folders
-from deduper.window.owner_alive import own_name, require_no_owner
+from deduper.window.owner_alive import own_name, owning, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
 from deduper.window.present_clock import present_wall_us
 from deduper.window.publishing import FunctionPorts, TopicPorts, mark_places, mark_published, publish_window
@@ -51,11 +51,16 @@ class Ownership:
 
 @contextlib.contextmanager
 def owned_store(
-    config: Config, *, take_over: bool, wall_clock_us: Callable[[], int], silent: Sign | None = None
+    config: Config,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    silent: Sign | None = None,
+    why: Callable[[], str] = lambda: "done",
 ) -> Iterator[Ownership]:
     """Claim the store (steps a to c) and hold it, with a heartbeat, while the `with` block runs; `recover` comes next.
 
-    `silent`: the last sign of an owner that is known to be gone.
+    `silent`: the last sign of an owner that is known to be gone. `why` gives the reason of a clean end.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
@@ -63,7 +68,7 @@ def owned_store(
     """
     log = open_or_create(config, wall_clock_us())
     with (
-        owned_log(log, config, take_over=take_over, wall_clock_us=wall_clock_us, silent=silent),
+        owned_log(log, config, take_over=take_over, wall_clock_us=wall_clock_us, silent=silent, why=why),
         contextlib.closing(open_backend(config.store.url)) as pieces,
     ):
         yield Ownership(log, pieces)
@@ -77,6 +82,7 @@ def owned_log(
     take_over: bool,
     wall_clock_us: Callable[[], int],
     silent: Sign | None = None,
+    why: Callable[[], str] = lambda: "done",
 ) -> Iterator[None]:
     """Claim a store by its log (steps b and c), and hold it, with a heartbeat, while the `with` block runs.
 
@@ -91,7 +97,7 @@ def owned_log(
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
     _discard_leftovers(ports)
     failpoints.hit("start.claimed")
-    with HeartBeat(log.root, owner):
+    with owning(log.root, owner, epoch, why):
         yield
 
 

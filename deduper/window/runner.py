@@ -38,6 +38,8 @@ from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import PieceStore
 from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
+from deduper.config.expiry import EventTimeExpiry
+from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
@@ -52,6 +54,7 @@ from deduper.window.accessories.history_watch import HistoryWatch
 from deduper.window.accessories.leak_watch import LeakWatch
 from deduper.window.attempt import Judgement, summed
 from deduper.window.completeness import SEED, complete_after
+from deduper.window.expired_causes import expired_cause
 from deduper.window.left_sources import LeftSources
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress, ErrorGroup, Phases
@@ -284,9 +287,18 @@ class WindowRunner:
                 leaks=leaks,
                 errors=_error_groups(judgement, record),
                 causes=judgement.errors.causes,
+                expired_cause=self._expired_cause(judgement, record),
                 left=None,
             )
         )
+
+    def _expired_cause(self, judgement: Judgement, record: CommitRecord) -> str | None:
+        expiry = self._config.expiry
+        if not record.counts.get("expired") or not isinstance(expiry, EventTimeExpiry) or record.latest_point is None:
+            return None
+        ahead_s = (record.latest_point - record.wall_us) / 1e6
+        is_of_files = isinstance(self._config.source, FilesSource)
+        return expired_cause(judgement.lateness, expiry.period, ahead_s, is_of_files=is_of_files)
 
     def _write_profile(self) -> None:
         self._log.check_owner()

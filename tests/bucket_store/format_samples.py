@@ -14,6 +14,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat, read_beat
 from bucket_store.log.history import History, Sample, decode_history
 from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref, read_judged
+from bucket_store.log.last_end import LastEnd, read_end, write_end
 from bucket_store.log.leak_sample import LeakSample, read_leak_sample, write_leak_sample
 from bucket_store.log.manifest import read_manifest
 from bucket_store.log.marks import decode_intent, encode_intent, read_intents, read_published, write_intent
@@ -128,6 +129,7 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
     history = History(local_place(root), "id", next_window=2)
     history.add(Sample(5, 2, {"unique": 7, "seconds": 0.5}))
     history.write()
+    write_end(local_place(root), LastEnd(1, "host:1", 1, "no broker answers", 5))
 
     def of(name: str, read: Callable[[Any], object], *, is_absent: bool = False) -> Format:
         path = root / name
@@ -154,6 +156,7 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
         of("heartbeat", lambda fs: read_beat(local_place(root, fs)), is_absent=True),
         of("profile", lambda fs: read_profiles(local_place(root, fs)) or None, is_absent=True),
         of("leaks", lambda fs: read_leak_sample(local_place(root, fs))),
+        of("ended", lambda fs: read_end(local_place(root, fs)), is_absent=True),
         of("history", lambda fs: decode_history(fs.read(root / "history"), file=str(root / "history"))),
     ]
 
@@ -178,11 +181,11 @@ def _files_of_tables(directory: Path) -> list[Format]:
         table = open_table(path, layout, bytes(range(16)), 7)
         return None if table is None else (table.bucket, table.slices)
 
-    # Of a table the head alone has a checksum; the rest of the file is a cache like the memory it is mapped into.
+    # Of a table the first 56 bytes alone have a checksum; the rest is a cache like the memory it is mapped into.
     table = path.read_bytes()
     return [
         Format("generation", whole, read_header, is_absent=True, silent=range(used, len(whole) + 1)),
-        Format("table", table, read_table, is_absent=True, silent=range(64, len(table))),
+        Format("table", table, read_table, is_absent=True, silent=range(56, len(table))),
     ]
 
 

@@ -168,7 +168,7 @@ class Producer:
         self._epoch = self._cluster.epochs[self._name] = self._cluster.epochs.get(self._name, 0) + 1
         self._cluster.strike("init", done=True)
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
+    def list_topics(self, topic: str = "unique", timeout: float = 0.0) -> Any:
         """The topic, and what is wrong with it."""
         self._cluster.called("list")
         error = self._cluster.topic_errors.pop(0) if self._cluster.topic_errors else None

@@ -32,6 +32,7 @@ from bucket_store.log import (
     heartbeat,
     history,
     judged_files,
+    last_end,
     leak_sample,
     manifest,
     marks,
@@ -391,6 +392,16 @@ def _run_heartbeat(data: bytes) -> None:
             assert_typed(found)
 
 
+_END = [3, "host:1", 1, "no broker answers", 5]
+
+
+def _run_end(data: bytes) -> None:
+    whole = shapes.unwrapped(data, last_end.MAGIC, _END, msgpack.packb)
+    found = last_end.read_end(local_place(Path(), typing.cast(Any, OneFile(whole))))
+    if found is not None:
+        assert_typed(found)
+
+
 _GENERATION = ["5a" * 16, "inc", "boot", bytes(16), 3, 1000, False]
 
 
@@ -743,6 +754,11 @@ TARGETS: dict[str, Target] = {
         (heartbeat,),
         _run_heartbeat,
         lambda: _three_ways(framing.frame(heartbeat.MAGIC, 1, msgpack.packb(_BEAT)), _BEAT),
+    ),
+    "ended": Target(
+        (last_end,),
+        _run_end,
+        lambda: _three_ways(framing.frame(last_end.MAGIC, 1, msgpack.packb(_END)), _END),
     ),
     "profile": Target(
         (profile,),

@@ -442,6 +442,20 @@ def test_no_such_topic(broker: Broker, new_job: Callable[..., Job], monkeypatch:
     assert "nowhere" not in broker.admin().list_topics(timeout=10).topics
 
 
+@pytest.mark.night
+def test_a_topic_that_is_deleted_is_named(
+    broker: Broker, new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Within 30 s, while its records wait; with the topic made again the same call succeeds."""
+    job = new_job(windows=2, deadline_s=30.0)
+    publisher = job.publisher()
+    job.publish(publisher, [0])
+    broker.delete_topic(job.topic)
+    with pytest.raises(BrokerUnavailableError, match=f"no topic {job.topic}: it was deleted; create it again"):
+        job.publish(publisher, [1])
+    assert f"no topic {job.topic}" in caplog.text
+
+
 @ways
 def test_the_topic_is_deleted_and_recreated(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The offsets went with it: what is not marked is sent to the new one, what goes on goes on."""

@@ -126,7 +126,9 @@ def test_many_files_that_are_no_parquet(new_job: Callable[..., Job], judgings: l
     job = new_job(source=_PARQUET)
     good = job.add_table(pa.table({"k": ["a", "b"], "x": [1.0, 2.0]}))
     for number in range(10):
-        job.add_file([], f"bad-{number}.parquet").write_bytes(b"PAR1 torn")
+        bad = job.add_file([], f"bad-{number}.parquet")
+        bad.write_bytes(b"PAR1 torn")
+        os.utime(bad, (1_700_000_000, 1_700_000_000))  # a young one may be unfinished
     job.run()
     bad = {(f"bad-{number}.parquet", 0): "file_unreadable" for number in range(10)}
     assert outcomes(job) == {(good.name, 0): "unique", (good.name, 1): "unique", **bad}

@@ -20,6 +20,10 @@ def parse_key(texts: Sequence[str], columns: Sequence[Column], *, null: str) -> 
     Raises:
         UsageError: too many or too few, or a text that is no value of its column's type; the message shows both.
     """
+    named = dict(text.split("=", 1) for text in texts if "=" in text)
+    if texts and len(named) == len(texts) and named.keys() == {column.name for column in columns}:
+        values = " ".join(named[column.name] for column in columns)
+        raise UsageError(f"write the values alone, in the order of the key: {values}")
     if len(texts) != len(columns):
         wanted = ", ".join(f"{column.name} {column.type.text}" for column in columns)
         of_key = "1 column" if len(columns) == 1 else f"{len(columns)} columns"

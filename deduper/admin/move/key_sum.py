@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bucket_store.pieces.piece import BucketEntries
 from deduper.as_json import AsJson
+from deduper.units import counted
 
 _MASK = (1 << 64) - 1
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -40,7 +41,7 @@ class KeySum(AsJson):
         return KeySum(self.count - other.count, (self.checksum - other.checksum) & _MASK)
 
     def __str__(self) -> str:
-        return f"{self.count:,} keys, checksum {self.checksum_hex}"
+        return f"{counted(self.count, 'key')}, checksum {self.checksum_hex}"
 
 
 def sum_of(entries: BucketEntries, first_window: int) -> KeySum:

@@ -10,12 +10,12 @@ from typing import Any
 
 from bucket_store import failpoints
 from bucket_store.log.copies import warn_of_original
-from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import LogState, RebaseRecord
 from bucket_store.pieces.piece import PieceRef
 from deduper.admin.open_store import OpenStore
 from deduper.errors import OwnerAliveError
 from deduper.units import format_time
+from deduper.window import owner_alive
 from deduper.window.owner_alive import own_name, owner_lives
 from deduper.window.present_clock import present_wall_us
 
@@ -55,7 +55,7 @@ def owning(store: OpenStore, now_us: int | None = None) -> Iterator[OwnedStore]:
     warn_of_original(store.log)
     epoch = store.log.claim_epoch(owner, wall_us)
     failpoints.hit("move.claimed")
-    with HeartBeat(store.log.root, owner):
+    with owner_alive.owning(store.log.root, owner, epoch):
         yield OwnedStore(store, epoch, wall_us)
 
 

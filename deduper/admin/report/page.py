@@ -13,7 +13,7 @@ from deduper.admin.report.charts import Axis, Series
 from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Point, Spans, shown_steps
 from deduper.config.sections import PORTS
 from deduper.leaks.estimate import Estimate
-from deduper.units import approximate_size, format_duration, format_time
+from deduper.units import approximate_size, counted, format_duration, format_time
 
 _MOST_PARTITIONS = 8
 _MOST_TICKS = 8
@@ -65,7 +65,7 @@ def _subtitle(report: JobReport) -> str:
 def _tiles(report: JobReport) -> str:
     rows = report.rows
     tiles = [
-        ("Records", _number(rows) if rows < 10**8 else _short(rows), f"in {_counted(report.windows, 'window')}", ""),
+        ("Records", _number(rows) if rows < 10**8 else _short(rows), f"in {counted(report.windows, 'window')}", ""),
         *((port.capitalize(), _share(report.counts[port], rows), _number(report.counts[port]), port) for port in PORTS),
         ("Keys remembered", _short(report.entries), f"{approximate_size(report.size_bytes)} on disk", "keys"),
     ]
@@ -304,9 +304,7 @@ def _misses(report: JobReport) -> str:
         f'<td class="number">{_part(one.records, leaks.records):.2%}</td></tr>'
         for kind, one in leaks.missed.items()
     )
-    missing = (
-        f" {_counted(leaks.missed_windows, 'window')} before a crash not measured." if leaks.missed_windows else ""
-    )
+    missing = f" {counted(leaks.missed_windows, 'window')} before a crash not measured." if leaks.missed_windows else ""
     text = (
         f"From the records of one key in {_number(leaks.sample)}, since window {leaks.first_window} "
         f"({format_time(leaks.since_us // 1_000_000 * 1_000_000)}): {_number(leaks.records)} records, "
@@ -387,10 +385,6 @@ def _part(count: float, rows: int) -> float:
 
 def _share(count: int, rows: int) -> str:
     return f"{_part(count, rows):.1%}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _number(value: int) -> str:

@@ -26,6 +26,8 @@ from bucket_store.framing import unframe
 from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT_NAME
 from bucket_store.log.heartbeat import MAGIC as HEARTBEAT_MAGIC
 from bucket_store.log.heartbeat import read_beat
+from bucket_store.log.last_end import FILE_NAME as ENDED_NAME
+from bucket_store.log.last_end import decode_end
 from bucket_store.log.manifest import Manifest, read_manifest
 from bucket_store.log.marks import INTENT_MAGIC, INTENTS_DIRECTORY
 from bucket_store.log.profile import FILE_NAME as PROFILE_NAME
@@ -287,13 +289,14 @@ def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> N
             continue
         except StoreError as error:
             findings.note(f"damaged, and counts as absent: {error}", is_unsettled=True)
-    # Times, for people: no promise rests on them, and the next window rewrites them.
-    try:
-        decode_profiles((store.root / PROFILE_NAME).read(), file=str(store.root / PROFILE_NAME))
-    except FileNotFoundError:
-        pass
-    except (StoreError, ValueError) as error:
-        findings.note(f"damaged, and counts as absent: {error}")
+    # For people: no promise rests on them, and the next window, or the next end, rewrites them.
+    for name, decoded in {PROFILE_NAME: decode_profiles, ENDED_NAME: decode_end}.items():
+        try:
+            decoded((store.root / name).read(), file=str(store.root / name))
+        except FileNotFoundError:
+            pass
+        except (StoreError, ValueError) as error:
+            findings.note(f"damaged, and counts as absent: {error}")
 
 
 def _check_settled(store: OpenStore, found_orphans: tuple[Orphan, ...], findings: Findings) -> None:

@@ -64,15 +64,18 @@ def status(
         Path | None,
         typer.Option("--page", metavar="FILE", help="The same as --over-time, and a page with plots, as status.html."),
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show ids, epochs, sizes and meters, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the health and progress of a job; a window; a bucket.
 
     Safe beside a running job. It shows the store of a range stream too, with no option but --watch.
     """
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise UsageError(f"--page {page}: the page is HTML; write --page {page.with_suffix('.html')}")
     is_over_time = over_time or page is not None
     chosen = {"--window": window is not None, "--bucket": bucket is not None, "--over-time": is_over_time}
-    others = {"--last": last is not None, "--timings": timings, "--watch": watching}
+    others = {"--last": last is not None, "--timings": timings, "--watch": watching, "--verbose": verbose}
     if sum(chosen.values()) > 1 or (any(chosen.values()) and any(others.values())):
         given = [name for name, is_given in (chosen | others).items() if is_given]
         raise UsageError(f"{' and '.join(given)}: leave one out, each shows something else")
@@ -83,10 +86,12 @@ def status(
     elif is_over_time:
         _show_over_time(store, page, as_json=as_json)
     else:
-        _show_status(store, last, every if watching else None, timings=timings, as_json=as_json)
+        _show_status(store, last, every if watching else None, timings=timings, verbose=verbose, as_json=as_json)
 
 
-def _show_status(store: str, last: int | None, every_s: float | None, *, timings: bool, as_json: bool) -> None:
+def _show_status(
+    store: str, last: int | None, every_s: float | None, *, timings: bool, verbose: bool, as_json: bool
+) -> None:
     from bucket_store.errors import StorageAwayError
     from deduper.admin.open_store import RangeStreamError, named_store, open_store
     from deduper.admin.status import StoreStatus, store_status
@@ -101,7 +106,7 @@ def _show_status(store: str, last: int | None, every_s: float | None, *, timings
             raise error if known is None else error.after(known) from error
 
     def shown(report: StoreStatus) -> list[RenderableType]:
-        return render(report, timings=timings)
+        return render(report, timings=timings, verbose=verbose)
 
     def show(
         read: Callable[[], Any], render: Callable[[Any], list[RenderableType]], line: Callable[[Any], str]

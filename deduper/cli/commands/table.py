@@ -19,9 +19,11 @@ from deduper.cli.command import (
     app,
     command,
 )
+from deduper.cli.words import Words
 from deduper.errors import ExitCode
 
 table_app = typer.Typer(
+    cls=Words,
     help="Load and change Delta or Parquet tables: no duplicates.",
     no_args_is_help=True,
     context_settings=CONTEXT,

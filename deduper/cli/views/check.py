@@ -6,8 +6,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.diagnosis import Diagnosis
-from deduper.cli.terminal import counted, pairs
+from deduper.cli.terminal import pairs
 from deduper.diagnostics import Severity
+from deduper.units import counted
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
@@ -23,5 +24,6 @@ def render(diagnosis: Diagnosis) -> list[RenderableType]:
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
     also = f", with {counted(warnings, 'warning')}" if warnings else ""
     found = f"{counted(errors, 'problem')} found{also}"
-    verdict = Text(f"ready to start{also}", "green") if diagnosis.is_healthy else Text(found, "red")
+    good = "the job runs" if diagnosis.is_running else "ready to start"
+    verdict = Text(f"{good}{also}", "green") if diagnosis.is_healthy else Text(found, "red")
     return [*lines, pairs([("job", diagnosis.job), ("verdict", verdict)])]

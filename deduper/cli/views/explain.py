@@ -13,8 +13,8 @@ from rich.text import Text
 from deduper.admin.keys.explain import Explanation, SeenCopy
 from deduper.admin.keys.forecast import CopyForecast
 from deduper.admin.keys.stored import StoredKey
-from deduper.cli.terminal import counted, pairs
-from deduper.units import approximate_size
+from deduper.cli.terminal import pairs
+from deduper.units import approximate_size, counted
 
 _STYLES = {"unique": "green", "duplicate": "cyan", "expired": "yellow", "error": "red"}
 _WHY = {

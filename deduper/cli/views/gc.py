@@ -13,18 +13,23 @@ _MOST_SHOWN = 200
 
 
 def render(report: GcReport) -> list[RenderableType]:
-    """The list and its sum, and what to do next."""
+    """The orphans by kind and reason, their sum, and what to do next."""
     answers: list[RenderableType] = []
-    shown = report.garbage[:_MOST_SHOWN]
-    if shown:
-        rows = [(item.kind, approximate_size(item.size_bytes), item.path, item.why, _state(item)) for item in shown]
-        answers.append(table(("kind", "size", "where", "why", ""), rows))
+    groups: dict[tuple[str, str, str], list[Garbage]] = {}
+    for item in report.garbage:
+        groups.setdefault((item.kind, item.why, _state(item)), []).append(item)
+    if groups:
+        rows = [
+            (kind, len(items), approximate_size(sum(item.size_bytes for item in items)), items[0].path, why, state)
+            for (kind, why, state), items in list(groups.items())[:_MOST_SHOWN]
+        ]
+        answers.append(table(("kind", "files", "size", "the first one", "why", "state"), rows))
     going = [item for item in report.garbage if not item.kept]
     answers.append(
         pairs(
             [
                 ("orphans", f"{len(report.garbage):,}, {approximate_size(report.size_bytes)}"),
-                ("shown", f"the first {_MOST_SHOWN:,}" if len(report.garbage) > _MOST_SHOWN else None),
+                ("shown", f"{_MOST_SHOWN} groups of {len(groups):,}" if len(groups) > _MOST_SHOWN else None),
                 ("not seen", ", ".join(report.unknown) or None),
                 ("verdict", _verdict(report, going)),
             ]

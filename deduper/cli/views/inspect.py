@@ -10,8 +10,8 @@ from rich.text import Text
 from deduper.admin.errors.export import ErrorExport
 from deduper.admin.errors.report import ErrorRowGroup, ErrorsReport
 from deduper.admin.inspect import BucketReport
-from deduper.cli.terminal import counted, pairs, table
-from deduper.units import approximate_size
+from deduper.cli.terminal import pairs, table
+from deduper.units import approximate_size, counted
 
 _MOST_GROUPS = 50
 

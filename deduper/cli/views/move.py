@@ -13,8 +13,8 @@ from deduper.admin.move.export import ExportReport
 from deduper.admin.move.forget import ForgetReport
 from deduper.admin.move.reshard import ReshardReport
 from deduper.admin.move.rewind import ASIDE, RewindReport
-from deduper.cli.terminal import counted, pairs
-from deduper.units import approximate_size
+from deduper.cli.terminal import pairs
+from deduper.units import approximate_size, counted
 
 
 class PartsShown:

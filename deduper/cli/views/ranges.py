@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from deduper.cli.terminal import counted, pairs
+from deduper.cli.terminal import pairs
 from deduper.ranges.batch.job import RangeReport
 from deduper.ranges.stream.status import StreamRun, StreamStatus
-from deduper.units import format_time
+from deduper.units import counted, format_time
 from deduper.window.progress import STOPPED
 
 
@@ -65,7 +65,9 @@ def line(status: StreamStatus) -> str:
 
 
 def _running(status: StreamStatus) -> str:
-    return "running" if status.is_running else "not running"
+    end = status.last_end
+    how = "" if end is None else " since {at}: exit {exit_code}, {message}".format_map(end)
+    return "running" if status.is_running else f"not running{how}"
 
 
 def _time(us: int | None) -> str:

@@ -6,9 +6,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Spans, shown_steps
-from deduper.cli.terminal import counted, pairs, table
+from deduper.cli.terminal import pairs, table
 from deduper.config.sections import PORTS
-from deduper.units import approximate_size, format_duration
+from deduper.units import approximate_size, counted, format_duration
 
 _STEPS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60

@@ -9,8 +9,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.cli.terminal import counted, pairs
+from deduper.cli.terminal import pairs
 from deduper.seeding.run import SeedReport
+from deduper.units import counted
 from deduper.window.progress import BatchProgress, progress_line
 
 

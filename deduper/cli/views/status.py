@@ -10,11 +10,11 @@ from rich.text import Text
 from deduper.admin.health import State
 from deduper.admin.lag import PartitionLag, SourceLag
 from deduper.admin.status import KeyHistory, StoreStatus
-from deduper.cli.terminal import counted, pairs, table
+from deduper.cli.terminal import pairs, table
 from deduper.cli.views.profile import render as render_profile
 from deduper.config.sections import PORTS
 from deduper.leaks.figures import LeakFigures
-from deduper.units import approximate_size, format_duration
+from deduper.units import approximate_size, counted, format_duration, span
 
 _MOST_PARTITIONS = 50
 _SPANS = {"lateness": "late by", "distance": "copies apart", "age": "first copies"}
@@ -29,21 +29,24 @@ _STATE_STYLES = {
 }
 
 
-def render(status: StoreStatus, *, timings: bool = False) -> list[RenderableType]:
-    """The status as text, the verdict on the job's health first; `timings` adds the seconds of the newest windows."""
+def render(status: StoreStatus, *, timings: bool = False, verbose: bool = False) -> list[RenderableType]:
+    """The status as text, the verdict on the job's health first, then what a person asks next.
+
+    `timings` adds the seconds of the newest windows, `verbose` ids, epochs, sizes and meters.
+    """
     verdict = status.health
     parts: list[RenderableType] = [
         Text.assemble((f"{verdict.state}", _STATE_STYLES[verdict.state]), f": {verdict.why}"),
         Text(),
-        pairs(_summary(status)),
+        pairs(_first(status)),
     ]
     if status.rows:
-        parts.append(
-            table(
-                ("port", "rows", "share"),
-                [(port, count, f"{count / status.rows:.1%}") for port, count in status.counts.items()],
-            )
-        )
+        ports = [(port, count, f"{count / status.rows:.1%}") for port, count in status.counts.items()]
+        if status.is_running and status.rates:
+            with_rates = [(*row, f"{status.rates[row[0]]:,.1f}") for row in ports]
+            parts.append(table(("port", "rows", "share", "rows/s now"), with_rates))
+        else:
+            parts.append(table(("port", "rows", "share"), ports))
     if status.reasons:
         parts.append(table(("reason", "rows"), status.reasons.items()))
     if status.lag is not None and status.lag.partitions:
@@ -66,6 +69,8 @@ def render(status: StoreStatus, *, timings: bool = False) -> list[RenderableType
                 optional=("latest point",),
             )
         )
+    if verbose:
+        parts += [Text(), pairs(_rest(status))]
     return [*parts, *render_profile(status.profile)] if timings else parts
 
 
@@ -78,27 +83,41 @@ def _to_the_second(time: str) -> str:
     return time.partition(".")[0].rstrip("Z") + "Z"
 
 
-def _summary(status: StoreStatus) -> list[tuple[str, object]]:
-    owner = f"{status.owner}, {'running' if status.is_running else 'not running'}"
-    size = approximate_size(status.bytes_on_disk["total"])
-    per_key = "" if status.bytes_per_key is None else f", {status.bytes_per_key:g} B of pieces a key"
+def _first(status: StoreStatus) -> list[tuple[str, object]]:
+    """What waits, the newest window and event time, and how long ago they were."""
+    window = None
+    if status.since_window_s is not None:
+        window = f"{status.windows - 1:,}, begun {span(status.since_window_s)} ago ({status.last_commit})"
+    ago = (
+        ""
+        if status.behind_s is None
+        else f", {span(abs(status.behind_s))} {'ago' if status.behind_s >= 0 else 'ahead'}"
+    )
     unpublished = f"window{'s' * (len(status.unpublished) > 1)} " + ", ".join(map(str, status.unpublished))
     return [
         ("store", status.url),
+        ("waiting", None if status.waiting_files is None else counted(status.waiting_files, "file")),
+        ("lag", None if status.lag is None else _lag_line(status.lag)),
+        ("latest window", window),
+        ("latest point", None if status.latest_point is None else f"{status.latest_point}{ago}"),
+        ("unpublished", Text(unpublished, style="yellow") if status.unpublished else None),
+        ("history", _history_line(status.history)),
+    ]
+
+
+def _rest(status: StoreStatus) -> list[tuple[str, object]]:
+    owner = f"{status.owner}, {'running' if status.is_running else 'not running'}"
+    size = approximate_size(status.bytes_on_disk["total"])
+    per_key = "" if status.bytes_per_key is None else f", {status.bytes_per_key:g} B of pieces a key"
+    return [
         ("id", f"{status.store_id} (incarnation {status.incarnation})"),
         ("created", status.created),
         ("key", ", ".join(status.settings["key"])),
         ("expiry", _expiry(status.settings)),
         ("epoch", status.epoch or "none: no job has opened it yet"),
         ("owner", "no job is running" if status.owner is None else owner),
-        ("windows", f"{status.windows:,}" + (f", the last begun {status.last_commit}" if status.last_commit else "")),
-        ("unpublished", Text(unpublished, style="yellow") if status.unpublished else "none"),
-        ("latest point", status.latest_point),
         ("expiry point", status.expiry_point),
-        ("history", _history_line(status.history)),
-        ("lag", None if status.lag is None else _lag_line(status.lag)),
-        ("waiting", None if status.waiting_files is None else counted(status.waiting_files, "file")),
-        ("keys", f"{status.entries:,} in {counted(status.pieces, 'piece')}"),
+        ("keys", f"{counted(status.entries, 'key')} in {counted(status.pieces, 'piece')}"),
         *((words, _spans_line(status.spans[name])) for name, words in _SPANS.items() if name in status.spans),
         ("not found", None if status.leaks is None else missed_line(status.leaks)),
         ("on disk", f"{size}{per_key}"),

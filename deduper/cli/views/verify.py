@@ -9,9 +9,9 @@ from rich.text import Text
 
 from deduper.admin.orphans import OrphanKind
 from deduper.admin.verify.run import FOR_TESTS, Verification
-from deduper.cli.terminal import counted, pairs
+from deduper.cli.terminal import pairs
 from deduper.errors import ExitCode
-from deduper.units import approximate_size
+from deduper.units import approximate_size, counted
 
 _ORPHANS = {
     OrphanKind.PIECE: "piece",

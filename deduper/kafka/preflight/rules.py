@@ -13,7 +13,7 @@ from itertools import combinations
 from deduper.config.kafka.options import connection_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
-from deduper.diagnostics import Diagnostic, error, note, warning
+from deduper.diagnostics import Diagnostic, error, near, note, warning
 from deduper.kafka.preflight.described import Cluster, Topic
 from deduper.units import approximate_size, format_duration
 
@@ -126,7 +126,7 @@ def _of_source(source: KafkaSource, cluster: Cluster) -> Iterator[Diagnostic]:
     for topic in sorted(cluster.topics.values(), key=lambda topic: topic.name):
         if not source.reads(topic.name):
             continue
-        yield from _of_presence(named, topic)
+        yield from _of_presence(named, topic, cluster)
         yield from _of_rights(named, f"topic {topic.name}", topic.rights, ("READ", "DESCRIBE"))
         yield from _of_replicas(named, topic, cluster, writes=False)
         if "compact" in (topic.text("cleanup.policy") or ""):
@@ -143,12 +143,13 @@ def _of_source(source: KafkaSource, cluster: Cluster) -> Iterator[Diagnostic]:
             yield warning("rights", "source.group", what, remedy)
 
 
-def _of_presence(place: str, topic: Topic) -> Iterator[Diagnostic]:
+def _of_presence(place: str, topic: Topic, cluster: Cluster) -> Iterator[Diagnostic]:
+    like = near(topic.name, cluster.names - {topic.name})
     if topic.is_denied:
         what = f"topic {topic.name} does not exist, or this user has no right Describe on it"
-        yield error("topics", place, what, "create it, or grant Read and Describe on it")
+        yield error("topics", place, what, f"{like}create it, or grant Read and Describe on it")
     elif not topic.is_there:
-        yield error("topics", place, f"the cluster has no topic {topic.name}", "create it, or correct the name")
+        yield error("topics", place, f"the cluster has no topic {topic.name}", f"{like}create it, or correct the name")
 
 
 def _of_rights(place: str, what: str, rights: frozenset[str] | None, needed: tuple[str, ...]) -> Iterator[Diagnostic]:
@@ -183,7 +184,7 @@ def _of_port(port: str, sink: KafkaSink, cluster: Cluster, seen: list[tuple[Acce
     topic = cluster.topics.get(sink.topic)
     if topic is None:
         return
-    yield from _of_presence(place, topic)
+    yield from _of_presence(place, topic, cluster)
     if not topic.is_there or topic.is_denied:
         return
     yield from _of_rights(place, f"topic {topic.name}", topic.rights, ("WRITE", "DESCRIBE", "READ"))

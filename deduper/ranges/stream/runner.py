@@ -112,7 +112,7 @@ def _require_places(job: StreamJob) -> None:
     read = {side: one.place for side, one in job.folder_inputs.items() if not one.place.is_local}
     urls = [place.url for place in (*written.values(), *read.values())]
     found = chain(hadoop.here(urls), folders.writable(written), *starmap(reachable, read.items()))
-    raise_failure(found, are_logged=True)
+    raise_failure(found)
 
 
 def _recover(job: StreamJob, log: CommitLog, topics: TopicPorts | None) -> None:

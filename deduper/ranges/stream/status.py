@@ -15,7 +15,7 @@ from deduper.admin.status import beats
 from deduper.as_json import AsJson
 from deduper.kafka.offsets import ends_from_wire
 from deduper.ranges.stream.pieces import EVENTS, RANGES, named_pieces
-from deduper.window.owner_alive import process_exists
+from deduper.window.owner_alive import end_as_json, last_end, process_exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,13 @@ def _input_report(kind: str, position: Any) -> InputReport:
 class StreamStatus(AsJson):
     """The store of a stream as its log has it; `counts` are of all its windows.
 
-    `open_ranges` counts rows of levels: ranges that were not left out yet, and retractions.
+    `open_ranges` counts rows of levels: ranges that were not left out yet, and retractions. `last_end`: as of a job.
     """
 
     store_id: str
     owner: str | None
     is_running: bool
+    last_end: Mapping[str, object] | None
     windows: int
     published: int | None
     last_commit_us: int | None
@@ -87,10 +88,12 @@ def stream_status(root: Place) -> StreamStatus:
     log = opened_log(root, is_made_by_run=True)
     state, beat, mark = log.state, read_beat(root), read_published(root / PUBLISHED_NAME)
     ranges = named_pieces(state, RANGES)
+    is_running = beat is not None and process_exists(beat) is not False and beats(root)
     return StreamStatus(
         store_id=log.manifest.store_id,
         owner=None if beat is None else beat.owner,
-        is_running=beat is not None and process_exists(beat) is not False and beats(root),
+        is_running=is_running,
+        last_end=None if is_running else end_as_json(last_end(root, state.epoch)),
         windows=state.next_window,
         published=None if mark is None or mark.window < 0 else mark.window,
         last_commit_us=state.last_wall_us if state.next_window else None,

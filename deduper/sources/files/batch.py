@@ -24,6 +24,7 @@ from deduper.sources.files.source_file import (
     stat,
     stat_files,
 )
+from deduper.sources.files.unfinished import unfinished
 from deduper.sources.protocol import BatchPartition, Parts
 from deduper.tasks.readers.file_parts import FileChanged, FilePart, FileReason
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of, read_file
@@ -142,13 +143,18 @@ class FileBatches:
         self._listing = Listing(source)
         self._rounded = RoundedKeys()
         self._pending: deque[ListedFile] = deque()
-        self._empty: list[str] = []
+        self._unfinished: list[str] = []
         self._passed_over: set[str] = set()
 
     @property
     def pending(self) -> int:
         """How many files are listed and not yet taken."""
         return len(self._pending)
+
+    @property
+    def unfinished(self) -> int:
+        """How many files the last listing has left out for now."""
+        return len(self._unfinished)
 
     @property
     def place(self) -> str:
@@ -167,14 +173,15 @@ class FileBatches:
             OSError, SourceAwayError: the source cannot be listed; the next listing is one of all files.
         """
         try:
-            paths = {*self.known.new(self._listing.changed()), *self._empty}
+            paths = {*self.known.new(self._listing.changed()), *self._unfinished}
             found = [file for path in paths if (file := self._looked_at(path)) is not None]
+            is_parquet = self._source.file_format == "parquet"
+            waiting = unfinished(found, self._source.folder, is_parquet=is_parquet)
         except (OSError, SourceAwayError):
             self.put_off()
             raise
-        # An empty file has no records yet. Were it judged, what its writer adds would never be read.
-        self._empty = [file.path for file in found if not file.size_bytes]
-        self._pending = deque(sorted((file for file in found if file.size_bytes), key=source_order))
+        self._unfinished = list(waiting)
+        self._pending = deque(sorted((file for file in found if file.path not in waiting), key=source_order))
 
     def put_off(self) -> None:
         """Drop the listing, of which nothing was judged. The next listing is one of all files."""
@@ -194,7 +201,7 @@ class FileBatches:
             taken = [self._pending.popleft() for _ in range(count)]
             files = stat_files(taken, self._listing.seen)
             emptied = {file.path for file in files if not file.size_bytes and file.admission is Admission.ADMITTED}
-            self._empty += emptied
+            self._unfinished += emptied
             left = tuple(file for file in files if file.path not in emptied)
             if left:
                 return SourceFileBatch(

@@ -16,6 +16,8 @@ FINE = Facts(
     is_running=True,
     left_beat="",
     left_exists=False,
+    exit_code=0,
+    ended="the last job stopped cleanly",
     windows=20,
     since_window=12.0,
     in_work=None,
@@ -57,7 +59,7 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
                 "newest": {"unique": 500, "duplicate": 40, "expired": 400, "error": 60},
                 "reasons": {"older_than_period": 400, "ahead_of_now": 50, "malformed": 10},
             },
-            "healthy: the last window began 12 s ago; no offset waits; unusual: 6% of the newest rows are error "
+            "healthy: the last window began 12 s ago; no offset waits; unusual: 6% of the newest rows are errors "
             "(ahead_of_now), 40% of the newest rows are expired (older_than_period)",
         ),
         (
@@ -107,7 +109,7 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
         ),
         (
             {"newest": {"unique": 1, "error": 9}, "many_errors": None},
-            "healthy: the last window began 12 s ago; no offset waits; unusual: 90% of the newest rows are error "
+            "healthy: the last window began 12 s ago; no offset waits; unusual: 90% of the newest rows are errors "
             "(malformed)",
         ),
         (
@@ -117,7 +119,7 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
         (
             {"differing": ("key", "store.shards"), "is_running": False},
             "needs a person: the config and the store differ in key, store.shards, which is fixed for the life of a "
-            "store",
+            "store; `deduper reshard` changes the shards",
         ),
         ({"free_bytes": LEAST_FREE_BYTES - 1}, "needs a person: 255 MiB are free on /state"),
         (
@@ -135,14 +137,23 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
             "not running: the last job stopped cleanly; the last window began 12 s ago; no offset waits",
         ),
         (
-            {"is_running": False, "left_beat": "host:7", "unpublished": (19,), "waiting": Waiting(None, "file")},
-            "not running: host:7 ended without a clean stop; the last window began 12 s ago; the next start publishes "
-            "window 19",
+            {
+                "is_running": False,
+                "exit_code": None,
+                "ended": "host:7 vanished",
+                "unpublished": (19,),
+                "waiting": Waiting(None, "file"),
+            },
+            "not running: host:7 vanished; the last window began 12 s ago; the next start publishes window 19",
         ),
         (
             {"is_running": False, "newest": {"unique": 1, "error": 9}, "starts": 4},
             "not running: the last job stopped cleanly; the last window began 12 s ago; no offset waits; 4 starts in "
-            "30 min; unusual: 90% of the newest rows are error (malformed)",
+            "30 min; unusual: 90% of the newest rows are errors (malformed)",
+        ),
+        (
+            {"is_running": False, "exit_code": 4, "ended": "the last job ended with exit 4: gone"},
+            "needs a person: the last job ended with exit 4: gone; the last window began 12 s ago; no offset waits",
         ),
         ({"is_running": False, "epoch": 0}, "not running: no job has opened this store yet"),
     ],

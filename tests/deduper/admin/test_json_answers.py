@@ -72,6 +72,7 @@ REPORTS = {
         epoch=2,
         owner=None,
         is_running=False,
+        last_end={"exit_code": 1, "message": "no room", "at": "2024-12-31T00:00:00Z", "owner": "host:7"},
         windows=5,
         last_commit=None,
         latest_point="2024-12-31T00:00:00Z",
@@ -80,6 +81,9 @@ REPORTS = {
         published_through=3,
         unpublished=(4,),
         rows=10,
+        rates={"unique": 1.5},
+        since_window_s=12.0,
+        behind_s=None,
         counts={"unique": 1, "duplicate": 2, "expired": 3, "error": 4},
         reasons={"null_key": 4},
         entries=4,
@@ -106,7 +110,7 @@ REPORTS = {
         True,
     ),
     "gc_refused": GcReport((), 0, True, True),
-    "check": Diagnosis("job", (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
+    "check": Diagnosis("job", False, (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
     "errors": ErrorsReport(
         "/out/error", 2, 9, None, (ErrorRowGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
     ),

@@ -47,7 +47,7 @@ def test_lateness_and_distances_that_windows_have_counted(tmp_path: Path) -> Non
         "distance": {"count": 1, "mean_s": 4.0, "half_s": 5.0, "most_s": 5.0},
     }
     console = Console(file=io.StringIO(), width=100)
-    for part in render(status):
+    for part in render(status, verbose=True):
         console.print(part)
     lines = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     assert ["late", "by", "half", "0", "s,", "99", "%", "more", "than", "30d"] in lines
@@ -69,6 +69,8 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
     assert found.pop("settings")["key"] == ["user string", "id bigint"]
     assert found.pop("pieces") in (2, 3)
     assert found.pop("health")["state"] == "not running"
+    assert found.pop("since_window_s") > found.pop("behind_s") - 3600
+    assert found.pop("rates") == {"unique": 5.5, "duplicate": 2.5, "expired": 0.0, "error": 1.5}
     assert found.pop("leaks") is None, "no job has measured"
     assert found.pop("spans") == {}, "nor counted"
     assert found.pop("profile") == {"windows": [], "shares": {}, "task_shares": {}}
@@ -78,6 +80,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
         "epoch": 1,
         "owner": None,
         "running": False,
+        "last_end": None,
         "windows": 3,
         "last_commit": "2024-12-31T00:00:02Z",
         "latest_point": "2024-12-31T01:00:00Z",
@@ -164,9 +167,9 @@ def test_a_status_can_be_read_by_a_person(tmp_path: Path) -> None:
     file = write_config(tmp_path)
     make_store(file, WINDOWS)
     console = Console(width=160, file=io.StringIO())
-    console.print(*render(store_status(open_store(str(file)), last=5)))
+    console.print(*render(store_status(open_store(str(file)), last=5), verbose=True))
     text = console.file.getvalue()
-    for part in (f"file:{tmp_path}/state", "windows 0, 1, 2", "11 in", "2024-12-31T01:00:00Z", "55.0%", "null_key"):
+    for part in (f"file:{tmp_path}/state", "windows 0, 1, 2", "11 keys", "2024-12-31T01:00:00Z", "55.0%", "null_key"):
         assert part in text
 
 
@@ -192,7 +195,7 @@ def test_files_that_no_window_has_judged_wait(tmp_path: Path) -> None:
     assert status.waiting_files == 2
     assert status.health.why.endswith(
         "; the next start publishes 3 windows (0 to 2); 2 files wait"
-        "; unusual: 15% of the newest rows are error (malformed)"
+        "; unusual: 15% of the newest rows are errors (malformed)"
     )
 
 

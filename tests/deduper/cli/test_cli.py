@@ -307,7 +307,7 @@ def test_the_schema_describes_the_file_and_not_the_code() -> None:
 @pytest.mark.parametrize(
     ("arguments", "part", "keys"),
     [
-        (("status", "{}"), "1 in 1 piece", {"url", "epoch", "windows", "latest_point", "entries", "last_windows"}),
+        (("status", "{}", "-v"), "1 key in", {"url", "epoch", "windows", "latest_point", "entries", "last_windows"}),
         (("verify", "{}"), "sound: every check", {"sound", "findings", "records", "pieces"}),
         (
             ("explain", "{}", "a", "1"),

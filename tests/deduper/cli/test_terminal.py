@@ -23,10 +23,11 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from deduper.admin.status import StoreStatus
-from deduper.cli.terminal import Messages, WindowLines, counted, pairs, print_parts, table, wrapped
+from deduper.cli.terminal import Messages, WindowLines, pairs, print_parts, table, wrapped
 from deduper.cli.views import check, explain, gc, inspect, status, verify
 from deduper.cli.watch import top, watch
 from deduper.config.sections import PORTS
+from deduper.units import counted
 from deduper.window.progress import BatchProgress, RemainingInput
 from tests.deduper.admin.test_json_answers import REPORTS
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config

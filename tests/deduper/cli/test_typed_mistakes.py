@@ -29,6 +29,12 @@ CASES = cases(
     r"""
 too-few-values | explain job.yaml a | 2
   error: the key has 2 columns (user string, id bigint), and 1 value was given; <EACH>
+named-values | explain job.yaml id=1 user=a | 2
+  error: write the values alone, in the order of the key: a 1
+config-as-an-option | explain --config nowhere.yaml a 1 | 2
+  nowhere.yaml: there is no such file; `deduper init nowhere.yaml` writes one to start from<NOTHING>
+page-that-is-no-page | status job.yaml --page r.pdf | 2
+  error: --page r.pdf: the page is HTML; write --page r.html
 too-many-values | explain job.yaml a 1 2 | 2
   error: the key has 2 columns (user string, id bigint), and 3 values were given; <EACH>
 value-of-another-type | explain job.yaml a x | 2
@@ -152,3 +158,28 @@ def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     """The place, the system's words, and what to do."""
     print_error(PermissionError(errno.EACCES, "Permission denied", "t/lock"), ExitCode.FAILED, verbose=False)
     assert capsys.readouterr().err == "error: t/lock: Permission denied; let this user read and write there\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("clicks.yaml", "`deduper run clicks.yaml` runs the job, `deduper check clicks.yaml` checks it"),
+        ("start", "`deduper run CONFIG` starts the job"),
+        ("validate job.yaml", "`deduper check CONFIG` checks the file"),
+        ("doctor", "`deduper check CONFIG` checks the file"),
+        ("runn", "Did you mean 'run'?"),
+    ],
+)
+def test_a_word_that_is_no_command_names_the_one_that_is_meant(words: str, meant: str) -> None:
+    """With exit code 2."""
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, words.split())
+    assert result.exit_code == 2
+    assert meant in result.stderr
+
+
+@pytest.mark.parametrize("words", ["help", "help check", "table help"])
+def test_help_is_a_word_too(words: str) -> None:
+    """The same as --help."""
+    as_option = [word for word in words.split() if word != "help"] + ["--help"]
+    result, expected = CliRunner().invoke(app, words.split()), CliRunner().invoke(app, as_option)
+    assert (result.exit_code, result.stdout.strip()) == (0, expected.stdout.strip())

@@ -22,7 +22,7 @@ from bucket_store.places.objects import ObjectNames
 from deduper.cli.main import app
 from deduper.config.load import load_config
 from deduper.config.model import Config
-from deduper.diagnostics import Severity
+from deduper.diagnostics import Severity, warning
 from deduper.errors import CannotWriteError, DeduperError, ExitCode, exit_code_of
 from deduper.preflight import checks, connections, folders, machine
 from deduper.preflight.results import Failure, PreflightCheck, Start
@@ -145,6 +145,37 @@ def test_run_and_check_go_through_one_list(job: Job, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, PreflightCheck("luck", "moon", fails)))
     assert job.check() == (3, {"luck"})
     assert job.start() is ExitCode.FAILED
+
+
+def test_a_start_logs_every_warning(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that `check` warns of."""
+
+    def warns(_: Start) -> Iterator[Any]:
+        yield warning("luck", "moon", "it is waning", "wait")
+
+    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, PreflightCheck("luck", "moon", warns)))
+    with caplog.at_level("WARNING"):
+        assert job.start() is ExitCode.OK
+    assert "moon: it is waning; wait" in caplog.messages
+
+
+def test_a_storage_that_does_not_answer_is_one_error(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one, with all its places, whatever else fails for it."""
+
+    def away(_: Start) -> Iterator[Any]:
+        yield Failure("sinks.error", CannotWriteError("sinks.error: s3://b/e does not answer; see it"), "s3://b")
+        yield Failure("sinks.unique", CannotWriteError("sinks.unique: s3://b/u does not answer; see it"), "s3://b")
+
+    def unread(_: Start) -> Iterator[Any]:
+        raise OSError(errno.EIO, "no answer", "s3://b/state/manifest")
+        yield
+
+    others = (PreflightCheck("settings", "store", unread), PreflightCheck("folders", "store", away))
+    monkeypatch.setattr(checks, "CHECKS", others)
+    (only,) = checks.examine(Start(job.config))
+    assert str(only) == "sinks.error, store, sinks.unique: s3://b/e does not answer; see it"
 
 
 Broken = AbstractContextManager[object]
@@ -287,8 +318,8 @@ def no_client(job: Job, patch: pytest.MonkeyPatch) -> None:
 
 
 CONDITIONS: Mapping[str, tuple[Breaks, set[str], int]] = {
-    "a second start": (alive, {"owner"}, 5),
-    "a second start, with metrics": (alive_with_metrics, {"owner", "metrics"}, 5),
+    "a second start": (alive, set(), 5),
+    "a second start, with metrics": (alive_with_metrics, set(), 5),
     "the metrics' port is taken": (port_taken, {"metrics"}, 1),
     "the metrics' address is not ours": (foreign_host, {"metrics"}, 1),
     "another key": (changed("", key=["k", "t"]), {"settings"}, 2),
@@ -322,11 +353,14 @@ CONDITIONS: Mapping[str, tuple[Breaks, set[str], int]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_what_keeps_a_job_from_starting(job: Job, condition: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`check` ends with 3 and names the check; `run` ends with its code, and has claimed nothing."""
+    """`check` ends with 3 and names the check; `run` ends with its code, and has claimed nothing.
+
+    Beside a running job `check` has a note alone.
+    """
     breaks, failed, code = CONDITIONS[condition]
     with breaks(job, monkeypatch) or nullcontext():
         before = job.records()
-        assert job.check() == (3, failed)
+        assert job.check() == (3 if failed else 0, failed)
         assert job.start() == code
         assert job.records() == before
 
@@ -423,3 +457,11 @@ def test_tables_that_another_job_removes_meanwhile_end_no_start(
 
     monkeypatch.setattr(os, "scandir", removed)
     assert machine._size(tmp_path) == 3
+
+
+def test_a_variable_with_one_underline_is_no_setting(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The near name is shown; those of Kubernetes for a service of this name, and real settings, are not."""
+    for name in ("DEDUPER_STORE_SHARDS", "DEDUPER_SERVICE_HOST", "DEDUPER__STORE__SHARDS"):
+        monkeypatch.setenv(name, "8")
+    (only,) = machine.variables(Start(job.config))
+    assert str(only) == "DEDUPER_STORE_SHARDS: is no setting, and is not read; write `DEDUPER__STORE__SHARDS`"

@@ -124,6 +124,54 @@ def test_names_of_a_file(case: str, tmp_path: Path) -> None:
     assert "Zq7xW" not in "".join(said)
 
 
+LEAVE = "source.schema: {} of the {} first records of {} would leave by the error port ({}); {}"
+JUDGED: dict[str, tuple[str, tuple[int, int, str, str] | None]] = {
+    "good": (GOOD, None),
+    "milliseconds for seconds": (
+        GOOD.replace('"2026-06-01T11:00:00Z"', "1764419000000"),
+        (
+            *(2, 2, "ahead_of_now: ts: more than 1h ahead of the wall clock (max_ahead_of_now)"),
+            "ts has milliseconds since 1970, and a timestamp column takes seconds: declare `ts bigint` and set "
+            "`expiry.unit: ms`",
+        ),
+    ),
+    "numbers in quotes": (
+        GOOD.replace('"id":1', '"id":"1"'),
+        (
+            *(2, 2, 'malformed: id: bigint expected, text of 1 character like "9"'),
+            "id has numbers in quotes: declare `id string`, or write them without",
+        ),
+    ),
+    "Latin-1": (
+        GOOD.replace('"/"', '"caf\udce9"'),
+        (2, 2, "invalid_utf8", "texts are in Latin-1 or a code page of Windows: write UTF-8"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", JUDGED)
+def test_the_first_records_are_judged(case: str, tmp_path: Path) -> None:
+    """The likely cause is the one that the error rows would have; a last line without its end may not be whole."""
+    line, expected = JUDGED[case]
+    file = tmp_path / "in/a.json"
+    file.parent.mkdir()
+    file.write_bytes(f"{line}\n{line}\n{{".encode("utf-8", "surrogateescape"))
+    wanted = [] if expected is None else [LEAVE.format(*expected[:2], file, *expected[2:])]
+    assert found(config_of(tmp_path, "json")) == wanted
+
+
+def test_the_types_of_parquet_are_those_of_the_schema(tmp_path: Path) -> None:
+    """By the footer of a file."""
+    (tmp_path / "in").mkdir()
+    types = {"user": pa.string(), "id": pa.string(), "ts": pa.timestamp("us", "UTC")}
+    file = tmp_path / "in/a.parquet"
+    parquet.write_table(pa.table({name: pa.array([], kind) for name, kind in types.items()}), file)
+    assert found(config_of(tmp_path, "parquet")) == [
+        f"source.schema: {file} would leave as an error: column id is declared bigint, the file has string; "
+        "correct the type in the schema"
+    ]
+
+
 def test_a_long_field_is_cut_whatever_limit_the_process_has_set(tmp_path: Path) -> None:
     """The limit of the csv module is the whole process's, and reading error rows lifts it."""
     limit = csv.field_size_limit(sys.maxsize)

@@ -10,7 +10,7 @@ import pytest
 from bucket_store.places.kerberos import Ticket
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic
-from deduper.preflight import checks, hadoop
+from deduper.preflight import hadoop
 from deduper.preflight.results import Start
 
 ON_CLUSTER = {"spark.master": "spark://head:7077"}
@@ -139,12 +139,6 @@ def test_a_file_of_tokens_is_not_renewed(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", "/run/tokens")
     (only,) = found()
     assert only.startswith("HADOOP_TOKEN_FILE_LOCATION: ")
-
-
-def test_a_start_logs_them() -> None:
-    """They end none: a client may be told in ways that no file shows."""
-    (check,) = [one for one in checks.CHECKS if one.find is hadoop.settings]
-    assert check.is_logged
 
 
 def test_a_command_without_a_job_has_the_same_warnings(folder: Path) -> None:

@@ -30,6 +30,9 @@ def renamed(**names: str) -> dict[str, Any]:
 
 
 # The records of a partition, in order, and what is found.
+LEAVE = "source.value.schema: {} of the {} last records of {{}} would leave by the error port "
+NO_OBJECTS = LEAVE.format(5, 5) + "(malformed: the line is no object); correct the settings, or the producer"
+
 CASES: dict[str, tuple[Sequence[object], list[str]]] = {
     "as declared": ([GOOD] * 3, []),
     "no record": ([], []),
@@ -50,13 +53,17 @@ CASES: dict[str, tuple[Sequence[object], list[str]]] = {
         [renamed(page="pages")],
         ["source.value.schema: the last records of {} have no `page`, but `pages`" + NULL],
     ),
-    "one good record among others": ([renamed(user="usr")] * 5 + [GOOD], []),
+    "one good record among others": (
+        [renamed(user="usr")] * 5 + [GOOD],
+        [LEAVE.format(5, 6) + "(null_key: user: no such field); no record has `user`, but they have `usr`"],
+    ),
+    "one bad record among others": ([renamed(user="usr")] + [GOOD] * 20, []),
     "a near name in one record alone": (
         [renamed(user="usr"), renamed(user=""), renamed(user="")],
         ["source.value.schema: the last records of {} have no `user`" + NULL],
     ),
     "records before the last": ([renamed(user="usr")] * 3 + [GOOD] * 20, []),
-    "values that are no objects": ([b"\xff", b"[1]", b"7", b"", None, b"[" * 100_000], []),
+    "values that are no objects": ([b"\xff", b"[1]", b"7", b"", None, b"[" * 100_000], [NO_OBJECTS]),
     "some that are none": (
         [b"\xff", renamed(user="usr")],
         ["source.value.schema: the last records of {} have no `user`, but `usr`" + NULL],

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from deduper.config.sections import ErrorsConfig
+from deduper.core.statistics import SpanCounts
 from deduper.service.error_watch import ErrorWatch
+from deduper.window.expired_causes import expired_cause
 from deduper.window.progress import BatchProgress, ErrorGroup
 
 NULL = ErrorGroup("null_key", "user: no such field", 900)
@@ -83,3 +87,38 @@ def test_the_share_is_a_setting(caplog: pytest.LogCaptureFixture, share: object,
     """In percent or as a part of 1; both windows count, as ten minutes lie between them."""
     found, _ = lines(caplog, [(0, 1000, 1), (605, 1000, 900)], warn_share=share)
     assert len([line for line in found if "rows are errors" in line]) == count
+
+
+def test_another_reason_within_ten_minutes_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Each reason has its own ten minutes."""
+    watch = ErrorWatch(ErrorsConfig(), lambda: 0.0)
+    for number, reason in enumerate(("null_key", "malformed", "null_key", "malformed")):
+        watch.window_ended(replace(window(number, 10, 9), errors=(ErrorGroup(reason, None, 9),)))
+    assert [line.partition(":")[0] for line in caplog.messages] == ["window 0", "window 1"]
+
+
+def test_many_expired_rows_have_a_cause(caplog: pytest.LogCaptureFixture) -> None:
+    """In the log, and in the note on the run."""
+    watch = ErrorWatch(ErrorsConfig())
+    many = replace(window(0, 10, 0), unique=8, expired=2, expired_cause="the period is short")
+    for progress in (many, replace(many, window=1), window(2, 10, 0)):
+        watch.window_ended(progress)
+    said = "20% of 10 rows are expired. Likely cause: the period is short. See `deduper status --over-time`"
+    assert caplog.messages == [f"window 0: {said}", "window 2: fewer expired rows again: 0.0% of 10 rows"]
+    assert watch.expired_note() == said.replace("20% of 10", "13% of 30")
+
+
+@pytest.mark.parametrize(
+    ("late_h", "ahead_s", "is_of_files", "cause"),
+    [
+        (2, 0, True, "half of them are late by 3h at most: the period of 1h is short"),
+        (72, 0, True, "files with later times were judged before these"),
+        (72, 0, False, "old records were sent again"),
+        (72, 3000, True, "the latest point is 50 min ahead of this machine's clock"),
+        (1, 3000, True, None),
+    ],
+)
+def test_the_cause_of_expired_rows(late_h: int, ahead_s: float, is_of_files: bool, cause: str | None) -> None:
+    """By how late they are; None without any beyond the period."""
+    found = expired_cause(SpanCounts.of([(late_h * 3.6e9, 4)]), 3_600_000_000, ahead_s, is_of_files=is_of_files)
+    assert (found is None) if cause is None else (found is not None and found.startswith(cause))

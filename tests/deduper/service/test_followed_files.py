@@ -21,6 +21,7 @@ class Listing:
         self.between: Callable[[], None] = lambda: None
 
     place = "/in"
+    unfinished = 0
 
     @property
     def pending(self) -> int:

@@ -25,6 +25,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.last_end import LastEnd, write_end
 from bucket_store.log.leak_sample import write_leak_sample
 from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.pieces.piece import PieceRef
@@ -153,6 +154,18 @@ def registry() -> CollectorRegistry:
     return CollectorRegistry()
 
 
+def test_the_end_of_the_owner_before_is_on_the_page(tmp_path: Path) -> None:
+    """Its exit code; -1 if it was killed."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    write_end(log.root, LastEnd(1, "host:1", 3, "no topic", NOW_US))
+    for expected in (3, -1):
+        log.claim_epoch("host:2", NOW_US)
+        one = CollectorRegistry()
+        JobMetrics(settings, one, lambda: NOW_US).opened(log)
+        assert value(one, "deduper_last_exit_code") == expected
+
+
 def test_what_the_store_has_is_told_from_the_log(tmp_path: Path, registry: CollectorRegistry) -> None:
     """Counters are the store's own totals: a new process goes on where the last one died."""
     settings = config(tmp_path)
@@ -171,6 +184,7 @@ def test_what_the_store_has_is_told_from_the_log(tmp_path: Path, registry: Colle
         assert value(one, "deduper_store_bytes", state="live") == 1000
         assert value(one, "deduper_store_pieces", state="retired") == 0
         assert value(one, "deduper_epoch") == 1
+        assert value(one, "deduper_last_exit_code") is None, "nobody was before"
         assert value(one, "deduper_committed_window") == value(one, "deduper_published_window") == 0
         assert value(one, "deduper_last_commit_timestamp_seconds") == NOW_US / 1e6
         assert value(one, "deduper_source_judged_offset", topic="clicks", partition="1") == 20

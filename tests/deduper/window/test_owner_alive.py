@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from bucket_store.errors import FencedError
 from bucket_store.framing import frame
 from bucket_store.log.heartbeat import MAGIC, Beat, HeartBeat, read_sign
 from bucket_store.places.local import local_place
 from bucket_store.wire import encode
-from deduper.errors import OwnerAliveError
+from deduper.errors import CannotWriteError, OwnerAliveError
 from deduper.window import owner_alive, recovery
 from deduper.window.owner_alive import own_name, owner_lives
 from tests.deduper.store_samples import make_store, write_config
@@ -81,3 +83,37 @@ def test_an_owner_that_lives_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(OwnerAliveError, match="another process owns this store and is alive"):
             start(take_over=False)
         assert start(take_over=True) == epoch + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (None, "the last job stopped cleanly 0 s ago (by a signal)"),
+        (
+            CannotWriteError("/out: no room; make some"),
+            "the last job ended 0 s ago with exit 1: /out: no room; make some",
+        ),
+        (PermissionError(13, "Permission denied", "/out"), "with exit 1: /out: Permission denied; let this user read"),
+        (ValueError("odd"), "the last job ended 0 s ago with exit 70: odd"),
+        (FencedError("epoch 8 has it"), "host:7 vanished: it was killed"),
+    ],
+)
+def test_how_an_owner_ends_is_kept(tmp_path: Path, error: Exception | None, words: str) -> None:
+    """Exit code, message and time; the heartbeat is gone. A fenced owner leaves the store to the other."""
+    root = local_place(tmp_path)
+    with suppress(Exception), owner_alive.owning(root, "host:7", 7, lambda: "signal"):
+        assert read_sign(root) is not None
+        if error is not None:
+            raise error
+    assert read_sign(root) is None
+    assert words in owner_alive.how_ended(owner_alive.last_end(root, 7), "host:7")
+    assert owner_alive.last_end(root, 8) is None, "the next owner has left none"
+
+
+def test_an_end_that_cannot_be_kept_hides_no_error(tmp_path: Path) -> None:
+    """A full disk ends the job with its own error."""
+    root = local_place(tmp_path / "store")
+    (tmp_path / "store" / "ended").mkdir(parents=True)
+    with pytest.raises(CannotWriteError), owner_alive.owning(root, "host:7", 7):
+        raise CannotWriteError("full")
+    assert owner_alive.last_end(root, 7) is None

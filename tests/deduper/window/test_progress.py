@@ -15,7 +15,9 @@ from deduper.window.progress import (
     ErrorGroup,
     RemainingInput,
     RunSummary,
+    expired_note,
     json_line,
+    nothing_note,
     phases_line,
     progress_line,
     summary_line,
@@ -68,6 +70,7 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         "tables": {"hits": 3, "load_seconds": 0.1235},
         "errors": [{"reason": "null_key", "detail": "user: null", "rows": 7}],
         "causes": ["no record has `user`"],
+        "expired_cause": None,
         "left": None,
     }
     left = replace(PROGRESS, left=RemainingInput(7, "file", 3.5)).to_json()["left"]
@@ -81,7 +84,7 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         (RemainingInput(1, "file", 0.2), "1 file left, 1 s"),
         (RemainingInput(24, "file", 99.4), "24 files left, 99 s"),
         (RemainingInput(12_345, "offset", 700.0), "12,345 offsets left, 12 min"),
-        (RemainingInput(5, "offset", 100_000.0), "5 offsets left, 27 h 47 min"),
+        (RemainingInput(5, "offset", 100_000.0), "5 offsets left, 28 h"),
         (RemainingInput(5, "offset"), "5 offsets left"),
     ],
 )
@@ -107,10 +110,21 @@ def test_a_run_is_summed_up() -> None:
         "seconds": 75.04,
         "stopped_by": "max_windows",
         "error_note": None,
+        "expired_note": None,
+        "nothing_note": None,
     }
-    noted = replace(SUMMARY, error_note="90% of 16 rows are errors")
-    assert summary_line(noted).splitlines() == [summary_line(SUMMARY), "90% of 16 rows are errors"]
+    noted = replace(SUMMARY, error_note="90% of 16 rows are errors", expired_note=expired_note(3, 10, "the clock"))
+    late = "30% of 10 rows are expired. Likely cause: the clock. See `deduper status --over-time`"
+    assert summary_line(noted).splitlines() == [summary_line(SUMMARY), "90% of 16 rows are errors", late]
     assert noted.to_json()["error_note"] == "90% of 16 rows are errors"
+
+
+def test_a_run_without_a_window_says_what_was_judged_before() -> None:
+    """And how to begin again."""
+    assert nothing_note(0, 0, "in/") == "nothing is in in/ yet"
+    assert nothing_note(3, 1200, "in/").startswith(
+        "nothing in in/ is new: 3 windows with 1,200 rows were judged before"
+    )
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import append_piece
 from bucket_store.places.local import LocalNames, local_place
 from deduper.config.model import Config
-from deduper.errors import IntegrityError, UsageError
+from deduper.errors import CheckFailedError, IntegrityError, UsageError
 from deduper.sinks import names, staging
 from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
@@ -292,7 +292,7 @@ def test_a_port_whose_directory_is_gone_is_no_published_one(config: Config) -> N
     """Renaming fails for want of a directory, not of the staged file: the window stays unpublished."""
     output = committed(config, owned(config))
     lost = OutputFile(output.port, output.staged, str(Path(output.final).parent / "gone" / "x.parquet"), 4, 0, 1)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(CheckFailedError, match="gone: the port's folder is gone, and rows of a committed window wait"):
         staging.publish([lost])
 
 

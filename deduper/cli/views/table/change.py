@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from deduper.cli.terminal import counted, pairs
+from deduper.cli.terminal import pairs
 from deduper.cli.views.table.load import errors_line, tries_line, write_lines
 from deduper.table.operations.receipts import ChangePlan, WriteReceipt
 from deduper.table.operations.rollback import RollbackPlan, RollbackReceipt
-from deduper.units import approximate_size
+from deduper.units import approximate_size, counted
 
 
 def render_change(answer: ChangePlan | WriteReceipt) -> list[RenderableType]:

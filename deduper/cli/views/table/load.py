@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.cli.terminal import counted, pairs, table
+from deduper.cli.terminal import pairs, table
 from deduper.table.index.protocol import Condition, IndexStatus
 from deduper.table.index.simple import NOT_KEPT
 from deduper.table.operations.receipts import WriteReceipt
 from deduper.table.operations.rollback import RollbackReceipt
 from deduper.table.operations.upkeep import PendingLoad, RebuildReceipt, TableStatus
 from deduper.table.operations.verify import TableVerification
-from deduper.units import approximate_size
+from deduper.units import approximate_size, counted
 
 
 def render_load(receipt: WriteReceipt) -> list[RenderableType]:

@@ -152,7 +152,7 @@ def test_the_status_of_a_store(tmp_path: Path) -> None:
             refused = CliRunner().invoke(app, ["status", named, *option])
             assert refused.exit_code == 2
             assert "--last and --timings are for windows of a job, leave them out" in " ".join(refused.stderr.split())
-    assert line(stream_status(scene.job.store.place)).startswith("not running; 2 windows, 1 corrections, ")
+    assert line(stream_status(scene.job.store.place)).startswith("not running since ")
     file.write_text(json.dumps({**scene.written, "store": "elsewhere"}))
     assert CliRunner().invoke(app, ["status", str(file)]).exit_code == 2
     file.write_text(json.dumps({**scene.written, "on": 7, "more": 1}))

@@ -1,0 +1,45 @@
+"""The likely cause of many expired rows in a window: the order of files, a clock ahead, or a short period. PURE.
+
+For a warning; decides nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from deduper.core.statistics import SpanCounts
+from deduper.units import format_duration, span
+
+_AHEAD_S = 300.0
+_LITTLE = 3
+"""Half of the rows below so many periods: the period is short. Beyond, they are of another time."""
+
+
+def expired_cause(lateness: SpanCounts, period_us: int, ahead_s: float, *, is_of_files: bool) -> str | None:
+    """In words; None if no row of a window was later than the period.
+
+    `lateness` is that of all rows by event time. `ahead_s`: of the latest point, over the wall clock.
+    """
+    period_s = period_us / 1e6
+    bounds = lateness.cumulative()
+    late = [(end, upto - below) for (_, below), (end, upto) in pairwise(bounds) if end > period_s]
+    rows = sum(count for _, count in late)
+    if not rows:
+        return None
+    if ahead_s > _AHEAD_S:
+        return (
+            f"the latest point is {span(ahead_s)} ahead of this machine's clock, so a record with a time in the future "
+            "has made others expired: lower `expiry.max_ahead_of_now`, and correct the producer's clock"
+        )
+    ends = [end for end, _ in late]
+    below = accumulate(count for _, count in late)
+    end = next(end for end, upto in zip(ends, below, strict=True) if 2 * upto >= rows)
+    if end <= _LITTLE * period_s:
+        by = f"half of them are late by {format_duration(round(end * 1e6))} at most"
+        return f"{by}: the period of {format_duration(period_us)} is short for this source"
+    if is_of_files:
+        return (
+            "files with later times were judged before these: files are judged by their modification time, so give the "
+            "oldest data the oldest one (`touch` in order of the data), or begin with a longer `expiry.period`"
+        )
+    return "old records were sent again, or a partition is far behind the others"
