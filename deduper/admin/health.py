@@ -12,6 +12,8 @@ from enum import StrEnum
 
 from deduper.as_json import AsJson
 from deduper.core.verdict import PORT_OF_REASON
+from deduper.preflight.disk_room import LEAST_FREE_BYTES
+from deduper.window.progress import MANY_ERRORS
 
 BEHIND_S = 60.0
 """More waiting work than is done in this time makes a job behind."""
@@ -29,7 +31,6 @@ STANDS_S = 300.0
 MANY_STARTS = 4
 STARTS_WITHIN_S = 1800.0
 """So many starts within this time are a crash loop."""
-LEAST_FREE_BYTES = 256 * 2**20
 FEWEST_FREE = 0.05
 """The least share of a port's disk that has to be free, as for the alert; in a small disk the bytes say nothing."""
 LEAKED = 0.001
@@ -83,8 +84,8 @@ class Facts:
     and by reason; `total`: of all windows by port. `ahead`: of the latest point, over the clock; `stands`: for how long
     event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
     the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly; `left_exists`:
-    its process is there. `starts`: of the last half hour. `many_errors`: the share of errors that needs a person
-    (`errors.warn_share`); None for none. `leaked`: the share of records that are copies which were not found, at least.
+    its process is there. `starts`: of the last half hour. `leaked`: the share of records that are copies which were not
+    found, at least.
     `broken`: what is wrong with the outputs' folders. `free_bytes` of `place`, the disk with the least room.
     """
 
@@ -106,7 +107,6 @@ class Facts:
     starts: int
     waiting: Waiting | None
     differing: tuple[str, ...]
-    many_errors: float | None
     free_bytes: int | None
     place: str
     broken: str
@@ -124,7 +124,7 @@ def health(facts: Facts) -> Health:
     if stuck:
         return Health(State.STUCK, stuck + _starts(facts))
     errors = share(facts.newest, "error")
-    if facts.many_errors is not None and errors > facts.many_errors:
+    if errors > MANY_ERRORS:
         mostly = f", most of them {_reason(facts, 'error')}" if _reason(facts, "error") else ""
         return Health(
             State.NEEDS_A_PERSON,

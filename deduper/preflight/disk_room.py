@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from deduper.sinks.names import HasFilePorts
 
+LEAST_FREE_BYTES = 256 * 2**20
+"""A job with less room, for the store or for a port of files, is not well: some windows of the usual size."""
+
 
 class DiskSpace(NamedTuple):
     """Bytes of a file system."""

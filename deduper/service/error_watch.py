@@ -7,8 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from deduper.config.sections import ErrorsConfig
-from deduper.window.progress import BatchProgress, ErrorGroup, error_note
+from deduper.window.progress import MANY_ERRORS, BatchProgress, ErrorGroup, error_note
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +24,7 @@ class ErrorWatch:
     is below it again. `clock` gives seconds.
     """
 
-    def __init__(self, settings: ErrorsConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings = settings
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._warned_s: float | None = None
         self._is_open = False
@@ -45,7 +43,7 @@ class ErrorWatch:
         self._causes.update(progress.causes)
         if len(self._groups) > _MOST_KEPT:
             self._groups = Counter(dict(self._groups.most_common(_MOST_KEPT // 2)))
-        if self._is_many(progress.error, progress.rows):
+        if _is_many(progress.error, progress.rows):
             now = self._clock()
             if self._warned_s is None or now - self._warned_s >= _WARN_EVERY_S:
                 self._warned_s, self._is_open = now, True
@@ -58,13 +56,13 @@ class ErrorWatch:
 
     def note(self) -> str | None:
         """The errors of the whole run; None if they are few."""
-        if not self._is_many(self._errors, self._rows):
+        if not _is_many(self._errors, self._rows):
             return None
         groups = [ErrorGroup(*place, rows) for place, rows in self._groups.most_common()]
         return error_note(
             self._errors, self._rows, groups, [cause for cause, _ in self._causes.most_common(_MOST_GROUPS)]
         )
 
-    def _is_many(self, errors: int, rows: int) -> bool:
-        share = self._settings.warn_share
-        return share is not None and errors > share * rows
+
+def _is_many(errors: int, rows: int) -> bool:
+    return errors > MANY_ERRORS * rows

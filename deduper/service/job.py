@@ -125,7 +125,7 @@ def run(
                 files=files,
             )
             with opened_windows as runner:
-                reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
+                reports = Reports(on_progress, metrics, watch, ErrorWatch())
                 windows = Windows(owned.log, runner, reports, stop, max_windows)
                 try:
                     from deduper.service.stream import WindowStream  # PySpark has what it needs since 4.2

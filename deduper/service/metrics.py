@@ -34,7 +34,6 @@ from bucket_store.pieces.piece import PieceRef
 from deduper import __version__
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
-from deduper.config.sections import HealthConfig
 from deduper.core.statistics import SpanCounts
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict, expiry_point
 from deduper.kafka.offsets import Offsets, TopicPartition, judged_ends
@@ -449,8 +448,6 @@ class JobMetrics(Collector):
         """Everything that is wrong with the job, in one line each; see `health`."""
         with self._lock:
             newest = self._newest
-        settings = self._config.metrics
-        limits = HealthConfig() if settings is None else settings.health
         now_s = self._wall_clock_us() / 1e6
         up_s = self._seconds() - self._started
         lag = {place: newest.latest[place] - end for place, end in self._judged().items() if place in newest.latest}
@@ -469,7 +466,8 @@ class JobMetrics(Collector):
             waiting=max(0, *lag.values(), newest.files.get("pending", 0), 0),
             free_bytes={place: room.free for place, room in disk_room(self._config).items()},
         )
-        return list(complaints(facts, limits))
+        trigger = self._config.trigger
+        return list(complaints(facts, 0 if isinstance(trigger, str) else trigger))
 
 
 def _spans(name: str, text: str, spans: SpanCounts) -> Metric:

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from deduper.config.sections import HealthConfig, MetricsConfig
+from deduper.config.sections import MetricsConfig
 from deduper.preflight.disk_room import disk_room
 from deduper.ranges.stream.pieces import EVENTS, RANGES
 from deduper.ranges.stream.report import piece_rows
@@ -39,7 +39,7 @@ def serving_metrics(job: StreamJob, page: MetricsConfig, wall_clock_us: Callable
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    metrics = StreamMetrics(job, page.health, wall_clock_us)
+    metrics = StreamMetrics(job, wall_clock_us)
     registry.register(metrics)
     with served_page(page, registry, metrics.health):
         yield metrics
@@ -51,12 +51,10 @@ class StreamMetrics(Collector):
     def __init__(
         self,
         job: StreamJob,
-        limits: HealthConfig,
         wall_clock_us: Callable[[], int],
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job
-        self._limits = limits
         self._wall_clock_us = wall_clock_us
         self._seconds = seconds
         self._started = seconds()
@@ -164,4 +162,4 @@ class StreamMetrics(Collector):
             waiting=0 if runner is None else sum(one.waiting for one in runner.inputs.values()),
             free_bytes={place: room.free for place, room in disk_room(self._job.ports).items()},
         )
-        return list(complaints(facts, self._limits))
+        return list(complaints(facts, self._job.trigger))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from deduper.config.sections import ErrorsConfig
 from deduper.service.error_watch import ErrorWatch
 from deduper.window.progress import BatchProgress, ErrorGroup
 
@@ -29,12 +28,10 @@ def window(number: int, rows: int, error: int) -> BatchProgress:
     )
 
 
-def lines(
-    caplog: pytest.LogCaptureFixture, windows: list[tuple[float, int, int]], **settings: object
-) -> tuple[list[str], str | None]:
+def lines(caplog: pytest.LogCaptureFixture, windows: list[tuple[float, int, int]]) -> tuple[list[str], str | None]:
     """What is logged for windows at these seconds, of so many rows and errors; and the note on the whole run."""
     now = [0.0]
-    watch = ErrorWatch(ErrorsConfig.model_validate(settings), lambda: now[0])
+    watch = ErrorWatch(lambda: now[0])
     for number, (at, rows, error) in enumerate(windows):
         now[0] = at
         watch.window_ended(window(number, rows, error))
@@ -76,10 +73,3 @@ def test_it_is_said_once_then_at_intervals_and_when_it_ends(caplog: pytest.LogCa
     assert [line.partition(":")[0] for line in found] == ["window 0", "window 3", "window 5"]
     assert found[2] == "window 5: fewer errors again: 10.0% of 10 rows"
     assert note is not None
-
-
-@pytest.mark.parametrize(("share", "count"), [("off", 0), ("0%", 2), ("1%", 1), (0.95, 0)])
-def test_the_share_is_a_setting(caplog: pytest.LogCaptureFixture, share: object, count: int) -> None:
-    """In percent or as a part of 1; both windows count, as ten minutes lie between them."""
-    found, _ = lines(caplog, [(0, 1000, 1), (605, 1000, 900)], warn_share=share)
-    assert len([line for line in found if "rows are errors" in line]) == count

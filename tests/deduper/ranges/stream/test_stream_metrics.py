@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from deduper.cli.main import app
 from deduper.cli.views.ranges import line
-from deduper.config.sections import HealthConfig
 from deduper.ranges.stream.job import run
 from deduper.ranges.stream.metrics import StreamMetrics
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.status import stream_status
+from deduper.service import health
 from tests.deduper.ranges.stream.stream_scene import Scene, event, ranged
 from tests.ports import free_ports
 
@@ -86,13 +86,14 @@ def test_the_page_of_a_running_stream(tmp_path: Path) -> None:
     assert {name: values.get(name) for name in expected} == expected
 
 
-def test_a_stream_that_is_not_well(tmp_path: Path) -> None:
+def test_a_stream_that_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows that wait and are not made; a window that takes too long; one that is not published."""
+    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1)
     now = [0.0]
     scene = Scene(tmp_path)
     two_windows(scene)
     with owned_store(scene.job, take_over=False, wall_clock_us=lambda: int(now[0] * 1e6)) as owned:
-        page = StreamMetrics(scene.job, HealthConfig(disk_free="1B"), lambda: int(now[0] * 1e6), lambda: now[0])
+        page = StreamMetrics(scene.job, lambda: int(now[0] * 1e6), lambda: now[0])
         assert page.health() == []
         runner = StreamRunner(scene.job, owned, lambda: int(now[0] * 1e6))
         page.opened(runner)
