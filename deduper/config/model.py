@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
+from bucket_store.places.place import Place
 from deduper.columns import Column
 from deduper.config.expiry import (
     EventTimeExpiry,
@@ -91,6 +92,11 @@ class Config(Section):
     def file_ports(self) -> dict[str, FileSink]:
         """The ports that are written to files."""
         return {port: sink for port, sink in self.sinks.items() if isinstance(sink, FileSink)}
+
+    @property
+    def store_place(self) -> Place:
+        """The store's folder."""
+        return self.store.place
 
     @property
     def time_zone(self) -> str:

@@ -86,7 +86,7 @@ def range_stream(
     if status:
         from deduper.ranges.stream.status import stream_status
 
-        answer(stream_status(job.ports.store.place), render_status, as_json=as_json)
+        answer(stream_status(job.ports.store_place), render_status, as_json=as_json)
         return
 
     from deduper.ranges.stream.job import run

@@ -120,7 +120,7 @@ def _show_status(store: str, last: int | None, every_s: float | None, *, timings
         from deduper.ranges.stream.settings import StreamJob
         from deduper.ranges.stream.status import stream_status
 
-        root = StreamJob.load(Path(store)).ports.store.place if error.root is None else error.root
+        root = StreamJob.load(Path(store)).ports.store_place if error.root is None else error.root
         show(lambda: stream_status(root), render_status, line_of_stream)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,32 +40,6 @@ class Piece:
     path: str
     groups: tuple[int, ...] = ()
     rows: int = 0
-
-
-class FileSide(Protocol):
-    """The files of events or of ranges, all of the same columns."""
-
-    @property
-    def columns(self) -> tuple[DeclaredColumn, ...]:
-        """The columns that the files have."""
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The parts of the files, each for one thread. Together they have every row once."""
-
-    @property
-    def rows(self) -> int | None:
-        """The number of rows by the files' own count; None where they have none."""
-        ...
-
-    @property
-    def text_bytes(self) -> int:
-        """The bytes of columns of texts, known before anything is read; 0 where they are not."""
-        ...
-
-    def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece with these columns, in order. Called by several threads, and again for each pass."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +139,10 @@ class TextSide:
             if parsed.malformed.any() or parsed.invalid_utf8.any():
                 raise OnlySpark(f"{piece.path}: a line that is no record")
             yield pa.RecordBatch.from_arrays([parsed.columns[number] for number in wanted], list(wanted.values()))
+
+
+FileSide: TypeAlias = ParquetSide | TextSide
+"""The files of events or of ranges, all of the same columns; `batches` is for several threads, and for each pass."""
 
 
 def text_format(files: InputFiles) -> TextFormat:

@@ -97,7 +97,7 @@ def owned_store(
         SettingsChangedError: a setting that is fixed for the store's life was changed.
         UsageError, IntegrityError: the ports are not this store's, or newer than it.
     """
-    root = job.ports.store.place
+    root = job.ports.store_place
     _require_reachable(job)
     try:
         log = CommitLog.open(root)
@@ -130,7 +130,7 @@ def no_session() -> NoReturn:
 
 def _require_reachable(job: StreamJob) -> None:
     """Check that places elsewhere answer, and that the store's storage refuses a taken name and a stale version."""
-    places = {"store": job.ports.store.place}
+    places = {"store": job.ports.store_place}
     places |= {side: folder.place for side, folder in job.folder_inputs.items()}
     places |= {port: sink.place for port, sink in job.file_ports.items()}
     elsewhere = {name: place for name, place in places.items() if not place.is_local}

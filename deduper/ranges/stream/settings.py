@@ -128,16 +128,11 @@ Output = Annotated[FileSink | KafkaSink, Field(discriminator="format"), BeforeVa
 
 
 @dataclass(frozen=True, slots=True)
-class _Store:
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
 class StreamPorts:
     """The folders of the ports and the store: see `sinks.names.HasFilePorts`."""
 
     file_ports: Mapping[str, FileSink]
-    store: _Store
+    store_place: Place
 
 
 class StreamJob(OwnFile):
@@ -297,7 +292,7 @@ class StreamJob(OwnFile):
     @property
     def ports(self) -> StreamPorts:
         """The ports and the store, as the code that jobs and streams share takes them."""
-        return StreamPorts(self.file_ports, _Store(open_place(self.store)))
+        return StreamPorts(self.file_ports, open_place(self.store))
 
     @property
     def fixed(self) -> dict[str, Any]:

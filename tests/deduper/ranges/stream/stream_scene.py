@@ -185,7 +185,7 @@ class Scene:
 
     @property
     def store(self) -> Place:
-        return self.job.ports.store.place
+        return self.job.ports.store_place
 
     def state(self) -> CommitLog:
         return CommitLog.open(self.store)

@@ -130,14 +130,14 @@ def test_the_status_of_a_store(tmp_path: Path) -> None:
     text = CliRunner().invoke(app, ["range-stream", str(file), "--status"]).stdout
     assert "not running" in text
     assert "window 1" in text
-    for named in (str(file), scene.store.url, str(scene.job.ports.store.place)):
+    for named in (str(file), scene.store.url, str(scene.job.ports.store_place)):
         assert CliRunner().invoke(app, ["status", named, "--json"]).stdout == found.stdout
         assert CliRunner().invoke(app, ["status", named]).stdout == text
         for option in (["--last", "5"], ["--timings"]):
             refused = CliRunner().invoke(app, ["status", named, *option])
             assert refused.exit_code == 2
             assert "--last and --timings are for windows of a job, leave them out" in " ".join(refused.stderr.split())
-    assert line(stream_status(scene.job.ports.store.place)).startswith("not running; 2 windows, 1 corrections, ")
+    assert line(stream_status(scene.job.ports.store_place)).startswith("not running; 2 windows, 1 corrections, ")
     file.write_text(json.dumps({**scene.written, "store": "elsewhere"}))
     assert CliRunner().invoke(app, ["range-stream", str(file), "--status"]).exit_code == 2
     assert CliRunner().invoke(app, ["status", str(file)]).exit_code == 2
