@@ -31,7 +31,7 @@ def _progress(*, is_quiet: bool) -> Callable[[str], None]:
     return lambda text: None if is_quiet else typer.echo(text, err=True)
 
 
-@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.RANGES)
+@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.TABLES)
 def range_aggregate(
     config: ConfigArgument,
     plan: Annotated[bool, typer.Option("--plan", help="Only read and check the indexed side, and show the plan.")] = (
@@ -58,7 +58,7 @@ def range_aggregate(
     answer(run(job, plan_only=plan, on_progress=_progress(is_quiet=as_json)), render, as_json=as_json)
 
 
-@command(app, "range-stream", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED, panel=Panel.RANGES)
+@command(app, "range-stream", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED, panel=Panel.TABLES)
 def range_stream(
     config: ConfigArgument,
     once: Annotated[bool, typer.Option("--once", help="End when both inputs are drained.")] = False,

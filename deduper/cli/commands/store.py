@@ -232,7 +232,7 @@ def errors(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the rows of the error port by reason, or export their records.
+    """Count error rows by reason, or export their records.
 
     Each group has its detail and the place of its first record. An export is for the same source.
     """
@@ -268,7 +268,7 @@ def verify(
         raise typer.Exit(report.exit_code)
 
 
-@command(app, "gc", *READING, ExitCode.FENCED, panel=Panel.MEND)
+@command(app, "gc", *READING, ExitCode.FENCED, panel=Panel.MOVE)
 def gc(
     store: StoreArgument,
     delete: Annotated[
