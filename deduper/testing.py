@@ -10,6 +10,7 @@ every row, the first copy being (window, source partition, position, expiry key)
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -316,15 +317,14 @@ class _Comparison:
         sources = SourcesReader(self.store.root, state)
         first = parse_columns(f"e {expiry_ddl(self.config.expiry_key_scale)}")[0].type
         for number in range(published + 1):
-            partitions = sources.of(number)
-            if partitions is None:
-                raise UsageError(f"{self.store.url}: the sources of window {number} are forgotten with its keys")
-            window = _Window(number, commits.get(number), partitions)
+            window = _Window(number, commits.get(number), ())
             for port, of_port in files.items():
                 columns = () if port == TupleVerdict.ERROR.port else self.columns
                 for path in (file.path for file in of_port if file.window == number):
                     for row in judged_rows(path, columns, first):
                         yield from self._note(window, port, row)
+            known = sources.of(number)
+            window.partitions = _partitions_of(window) if known is None else known
             yield from self._compare(window)
         for source, positions in (self.records or {}).items():
             for position in sorted({*positions} - {at for name, at in self.judged if name == source}):
@@ -421,6 +421,20 @@ class _Comparison:
         keys = len(self.config.key_columns)
         expiry: Any = values[keys] if len(values) > keys else None
         return Row(values[:keys], expiry if self.unit == 1 or expiry is None else expiry * self.unit)
+
+
+def _partitions_of(window: _Window) -> tuple[SourcePartition, ...]:
+    """The source partitions of a window whose sources are forgotten: those of its rows, in the order of their names."""
+    positions: dict[str, list[int]] = {}
+    for source, position in window.left:
+        positions.setdefault(source, []).append(position)
+    names = sorted(
+        positions, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+    )
+    return tuple(
+        SourcePartition(name, 0, min(positions[name]), max(positions[name]) + 1, len(positions[name]), b"")
+        for name in names
+    )
 
 
 def _by_source(records: Mapping[tuple[str, int], Record]) -> dict[str, dict[int, Record]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bucket_store.log.sources_archive import SourcesReader
 from deduper.errors import IntegrityError, UsageError
 from deduper.testing import Difference, differences
 from tests.deduper.whole_job import KINDS, Kind, WholeJob, source_name
@@ -51,6 +52,21 @@ def test_a_window_that_is_not_published_is_not_compared(tmp_path: Path) -> None:
     found = differences(job.config_file, job.records)
     assert {(one.window, one.found) for one in found} == {(3, "in none")}
     assert {one.source for one in found} <= {source_name(4, number) for number in range(3)}
+
+
+def test_the_order_of_forgotten_sources_is_that_of_their_names(
+    sound_jobs: Callable[..., WholeJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They leave the store with the keys of their window; the rows still name them."""
+    job = sound_jobs("own_bucket")
+    monkeypatch.setattr(SourcesReader, "of", lambda self, window: None)
+    assert differences(job.config_file) == []
+    source = source_name(2, 0)
+    found = differences(job.config_file, job.records | {(source, 1000): None, ("in/more", 0): None})
+    assert [(one.source, one.position, one.found) for one in found] == [
+        (source, 1000, "in no port"),
+        ("in/more", 0, "in none"),
+    ]
 
 
 def test_records_that_no_port_has_are_missed(sound_jobs: Callable[..., WholeJob]) -> None:
