@@ -1,26 +1,46 @@
 """A deduper as SEMANTICS.md describes it: one tuple after the other, big ints and dicts, slow and plain.
 
-`verdicts` judges rows as a `Deduper` would, without Spark and without a store: for tests of your own rules. The tests
-of the service hold it against the `Oracle` below, which shares nothing with it. Windows go in, as lists of source
-partitions, as lists of rows in source order; what comes out has the same shape: (port, reason, first copy) of every
-row, the first copy being (window, source partition, position, expiry key), None unless the row is a duplicate.
+`verdicts` judges rows as a `Deduper` would, without Spark and without a store: for tests of your own rules.
+`differences` judges all that a job has judged once more, and compares that with its outputs: for tests of a whole job.
+Both use the `Oracle`, which shares nothing with the service; so do the service's own tests. Windows go in, as lists of
+source partitions, as lists of rows in source order; what comes out has the same shape: (port, reason, first copy) of
+every row, the first copy being (window, source partition, position, expiry key), None unless the row is a duplicate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from os import PathLike, fspath
 from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
+from bucket_store.log.marks import PUBLISHED_NAME, read_published
+from bucket_store.log.records import CommitRecord
+from bucket_store.log.sources_archive import SourcesReader
+from bucket_store.log.sources_file import SourcePartition
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.columns import Column, parse_columns
 from deduper.config.expiry import ExpiryConfig
+from deduper.config.kafka.sections import KafkaSource
+from deduper.config.model import Config
+from deduper.config.sections import PORTS
+from deduper.core.digests import Plain, plain_value
+from deduper.core.verdict import TupleVerdict
+from deduper.errors import UsageError
 from deduper.query.rules import Expiry
+from deduper.sinks.published import JudgedRow, judged_rows, published_files
+from deduper.tasks.dedup_column import expiry_ddl
 from deduper.units import UNIT_US
 
 Answer = tuple[str, str, tuple[int, int, int, Any] | None]
+Record = Mapping[str, Any] | None
+"""A record's values by column; None for one that cannot be parsed."""
 
 
 @dataclass(frozen=True)
@@ -181,20 +201,8 @@ def verdicts(
     """
     section: Any = TypeAdapter(ExpiryConfig).validate_python(expiry.section())
     names = [key] if isinstance(key, str) else list(key)
-    oracle = Oracle(
-        Settings(
-            by=section.by,
-            period=getattr(section, "period", 0),
-            span=getattr(section, "span", 0),
-            lookup=getattr(section, "lookup", "own_bucket"),
-            clock=getattr(section, "clock", "arrival"),
-            ahead=getattr(section, "max_ahead_of_now", None),
-            jump=getattr(section, "max_jump", None),
-            null_keys=null_keys,
-            live_categories=getattr(section, "live_categories", 1),
-            remember_dropped=getattr(section, "remember_dropped", 10_000),
-        )
-    )
+    period, span = getattr(section, "period", 0), getattr(section, "span", 0)
+    oracle = Oracle(_settings(section, null_keys, period, span, getattr(section, "max_jump", None)))
     now_us = _micros(datetime.now(UTC) if now is None else now)
     found = []
     for batch in batches:
@@ -202,6 +210,21 @@ def verdicts(
         (answers,) = oracle.judge([rows], now_us)
         found.append([Judged(port, why, None if of is None else (of[0], of[2])) for port, why, of in answers])
     return found
+
+
+def _settings(section: Any, null_keys: str, period: Any, span: Any, jump: Any) -> Settings:
+    return Settings(
+        by=section.by,
+        period=period,
+        span=span,
+        lookup=getattr(section, "lookup", "own_bucket"),
+        clock=getattr(section, "clock", "arrival"),
+        ahead=getattr(section, "max_ahead_of_now", None),
+        jump=jump,
+        null_keys=null_keys,
+        live_categories=getattr(section, "live_categories", 1),
+        remember_dropped=getattr(section, "remember_dropped", 10_000),
+    )
 
 
 def _expiry_key(section: Any, row: Mapping[str, Any]) -> Any:
@@ -215,3 +238,213 @@ def _expiry_key(section: Any, row: Mapping[str, Any]) -> Any:
 def _micros(time: datetime) -> int:
     aware = time.replace(tzinfo=UTC) if time.tzinfo is None else time
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+class Difference(NamedTuple):
+    """Something that the oracle says otherwise: of a record by its source and position, or (-1) of a whole window."""
+
+    window: int
+    source: str
+    position: int
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        place = f"{self.source}, position {self.position}: " if self.position >= 0 else ""
+        return f"window {self.window}: {place}expected {self.expected}, found {self.found}"
+
+
+def differences(
+    store: str | PathLike[str], records: Mapping[tuple[str, int], Record] | None = None
+) -> list[Difference]:
+    """Where a job's published rows are not what the oracle says of its input; [] for a job that did all right.
+
+    Every record of every published window must be in the file of its port and window, once, with the verdict, the
+    reason and the first copy that the oracle gives. Reads the log and the output files, and changes nothing.
+
+    Args:
+        store: the config of a job, or the URL of the store of a `Deduper`.
+        records: all records by (source, position) as `_dedup` has them: the path of a file and the row, from 0; the
+            topic and partition as `clicks-0` and the offset. Of a record, the columns of the key and the expiry key as
+            Python values. Without `records` the rows of the outputs are judged again, whose error rows are taken as
+            they are; then all four ports must be files, and what was never read is not missed.
+
+    Raises:
+        UsageError: the outputs cannot be compared; the message says why.
+        IntegrityError: a file of a port is none of its format.
+        ValueError: a value of `records` is none of its column's type.
+    """
+    opened = open_store(fspath(store))
+    if opened.config is None:
+        raise UsageError(f"{store}: name the job's config file: a store alone does not say where the outputs are")
+    if records is None and len(opened.config.file_ports) < len(PORTS):
+        others = ", ".join(port for port in PORTS if port not in opened.config.file_ports)
+        raise UsageError(f"{store}: not all ports are files ({others}); give the records that the job has read")
+    return list(_Comparison(opened, opened.config, records).run())
+
+
+@dataclass
+class _Window:
+    """A window as it was judged: its source partitions, and by (source, position) the rows that have left."""
+
+    number: int
+    record: CommitRecord | None
+    partitions: tuple[SourcePartition, ...]
+    left: dict[tuple[str, int], tuple[str, JudgedRow]] = field(default_factory=dict)
+
+
+class _Comparison:
+    def __init__(self, store: OpenStore, config: Config, records: Mapping[tuple[str, int], Record] | None) -> None:
+        self.store, self.config = store, config
+        expiry_column = config.expiry_column
+        self.columns = (*config.key_columns, *(() if expiry_column is None else (expiry_column,)))
+        unit = getattr(config.expiry, "unit", None)
+        self.unit = 1 if unit is None else UNIT_US[unit]
+        steps = config.period_steps, config.span_steps, config.max_jump_steps
+        self.oracle = Oracle(_settings(config.expiry, config.null_keys, *steps))
+        self.records = None if records is None else _by_source(records)
+        self.judged: set[tuple[str, int]] = set()
+        self.places: list[list[list[tuple[str, int]]]] = []  # of each row that the oracle has judged
+
+    def run(self) -> Iterator[Difference]:
+        """Window after window."""
+        state, mark = self.store.log.state, read_published(self.store.root / PUBLISHED_NAME)
+        published = max(state.published_through, -1 if mark is None else mark.window)
+        commits = {one.body.window: one.body for one in self.store.log.records() if isinstance(one.body, CommitRecord)}
+        files = {
+            port: published_files(folder, self.store.log.manifest.store_id) for port, folder in self.store.ports.items()
+        }
+        sources = SourcesReader(self.store.root, state)
+        first = parse_columns(f"e {expiry_ddl(self.config.expiry_key_scale)}")[0].type
+        for number in range(published + 1):
+            window = _Window(number, commits.get(number), ())
+            for port, of_port in files.items():
+                columns = () if port == TupleVerdict.ERROR.port else self.columns
+                for path in (file.path for file in of_port if file.window == number):
+                    for row in judged_rows(path, columns, first):
+                        yield from self._note(window, port, row)
+            known = sources.of(number)
+            window.partitions = _partitions_of(window) if known is None else known
+            yield from self._compare(window)
+        for source, positions in (self.records or {}).items():
+            for position in sorted({*positions} - {at for name, at in self.judged if name == source}):
+                yield Difference(published, source, position, "in this window or an earlier one", "in none")
+
+    def _note(self, window: _Window, port: str, row: JudgedRow) -> Iterator[Difference]:
+        place = row.source, row.position
+        if place in window.left:
+            yield Difference(window.number, *place, "once", f"in port {window.left[place][0]} and in port {port}")
+        if (row.verdict, row.window) != (port, window.number):
+            said = f"verdict {row.verdict} and window {row.window}"
+            yield Difference(window.number, *place, f"verdict {port} and window {window.number}", said)
+        window.left[place] = port, row
+
+    def _compare(self, window: _Window) -> Iterator[Difference]:
+        """Let the oracle judge the window, and compare row by row."""
+        given = [self._records_of(partition, window) for partition in window.partitions]
+        self.judged.update(place for part in given for place, _ in part)
+        wall_us = 0 if window.record is None else window.record.wall_us
+        if window.record is None and self.config.expiry.by in ("event_time", "processing_time"):
+            raise UsageError(f"{self.store.url}: the record of window {window.number} is deleted, and its time with it")
+        rows = [[(place, row) for place, row in part if row is not None] for part in given]
+        self.places.append([[place for place, _ in part] for part in rows])
+        answers = self.oracle.judge([[row for _, row in part] for part in rows], wall_us)
+        expected = {place: ("error", None, None) for part in given for place, _ in part}
+        for part, said in zip(rows, answers, strict=True):
+            expected |= {place: answer for (place, _), answer in zip(part, said, strict=True)}  # type: ignore[misc]
+        for place, answer in expected.items():
+            if answer[0] in self.config.file_ports or place in window.left:
+                yield from self._compare_row(window, place, answer, window.left.get(place))
+        for place in window.left.keys() - expected.keys():
+            yield Difference(window.number, *place, "no such record", f"in port {window.left[place][0]}")
+        yield from self._compare_sums(window)
+
+    def _compare_row(
+        self, window: _Window, place: tuple[str, int], answer: Any, left: tuple[str, JudgedRow] | None
+    ) -> Iterator[Difference]:
+        port, reason, first = answer
+        if left is None:
+            yield Difference(window.number, *place, f"in port {port}", "in no port")
+            return
+        at, row = left
+        expected, found = [port], [at]
+        if reason is not None:
+            expected, found = [*expected, reason], [*found, row.reason]
+        if first is not None and self.config.store.first_seen:
+            number, partition, position, expiry = first
+            source, row_number = self.places[number][partition][position]
+            has_key = self.config.expiry.by not in ("never", "category")
+            expected.append(str((number, source, row_number, expiry if has_key else None)))
+            found.append(str(row.first))
+        elif row.first is not None:
+            expected, found = [*expected, "no first copy"], [*found, str(row.first)]
+        if expected != found:
+            yield Difference(window.number, *place, " ".join(filter(None, expected)), " ".join(filter(None, found)))
+
+    def _compare_sums(self, window: _Window) -> Iterator[Difference]:
+        """Counts of the sources, of the reasons, and the latest point: those of the log."""
+        is_whole = len(self.config.file_ports) == len(PORTS)
+        counted = Counter(source for source, _ in window.left)
+        for partition in window.partitions:
+            if counted[partition.name] > partition.rows or (is_whole and counted[partition.name] != partition.rows):
+                found = f"{counted[partition.name]} in the ports"
+                yield Difference(window.number, partition.name, -1, f"{partition.rows} rows", found)
+        if window.record is None:
+            return
+        reasons = Counter(row.reason for _, row in window.left.values() if row.reason)
+        if is_whole and reasons != Counter(window.record.reasons):
+            found = f"reasons {dict(reasons)} in the ports"
+            yield Difference(window.number, "", -1, f"reasons {window.record.reasons}", found)
+        if self.oracle.latest != window.record.latest_point:
+            found = f"{window.record.latest_point}"
+            yield Difference(window.number, "", -1, f"latest point {self.oracle.latest} in the log", found)
+
+    def _records_of(self, partition: SourcePartition, window: _Window) -> list[tuple[tuple[str, int], Row | None]]:
+        """The records of a source partition in their order, by their places; None for those without a verdict."""
+        if self.records is None:
+            rows = {at: left for (source, at), left in window.left.items() if source == partition.name}
+            return [
+                ((partition.name, at), None if port == TupleVerdict.ERROR.port else self._row(row.values))
+                for at, (port, row) in sorted(rows.items())
+            ]
+        given = self.records.get(partition.name, {})
+        is_topic = isinstance(self.config.source, KafkaSource)
+        inside = (at for at in sorted(given) if not is_topic or partition.start <= at < partition.end)
+        return [((partition.name, at), self._given(given[at])) for at in inside]
+
+    def _given(self, record: Record) -> Row | None:
+        if record is None:
+            return None
+        return self._row(tuple(_plain(record.get(column.name), column) for column in self.columns))
+
+    def _row(self, values: tuple[Plain | None, ...]) -> Row:
+        keys = len(self.config.key_columns)
+        expiry: Any = values[keys] if len(values) > keys else None
+        return Row(values[:keys], expiry if self.unit == 1 or expiry is None else expiry * self.unit)
+
+
+def _partitions_of(window: _Window) -> tuple[SourcePartition, ...]:
+    """The source partitions of a window whose sources are forgotten: those of its rows, in the order of their names."""
+    positions: dict[str, list[int]] = {}
+    for source, position in window.left:
+        positions.setdefault(source, []).append(position)
+    names = sorted(
+        positions, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+    )
+    return tuple(
+        SourcePartition(name, 0, min(positions[name]), max(positions[name]) + 1, len(positions[name]), b"")
+        for name in names
+    )
+
+
+def _by_source(records: Mapping[tuple[str, int], Record]) -> dict[str, dict[int, Record]]:
+    by_source: dict[str, dict[int, Record]] = {}
+    for (source, position), record in records.items():
+        by_source.setdefault(source, {})[position] = record
+    return by_source
+
+
+def _plain(value: Any, column: Column) -> Plain | None:
+    if isinstance(value, datetime) and column.type.name == "timestamp" and value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return None if value is None else plain_value(value, column.type)

@@ -40,9 +40,6 @@ _HEADINGS = {
     ("sinks.PORT", "files"): "A port with `format: parquet`, `json` or `csv`",
     ("sinks.PORT", "none"): "A port with `format: none`",
     ("metrics", ""): "`metrics`",
-    ("metrics.health", ""): "`metrics.health`",
-    ("leak_meter", ""): "`leak_meter`",
-    ("errors", ""): "`errors`",
 }
 
 

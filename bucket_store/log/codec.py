@@ -17,7 +17,7 @@ Layout of `log/<number as 20 digits>` (framed, version 1 to 4). Integers are lit
 
 Inside a payload a dataclass is an array of its fields in order, a tuple is an array, a dict keyed by numbers is an
 array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. The last fields of a kind
-may be of version 2: `root` of a claim, `is_forgetting` of a deletion, `lineage`, `root`, `archives` and `judged` of a
+may be of version 2: `root` of a claim, `lineage`, `root`, `archives` and `judged` of a
 snapshot; so is the fold of sources. `shards` and `notes` of a snapshot are of version 3; so is a rebase. `inline` of
 sources is of version 4, in whatever kind they are. Another number of fields, a field of another type or an unknown kind
 is a CorruptionError; nothing is skipped or guessed.

@@ -117,14 +117,12 @@ class CommitRecord:
 class DeletionRecord:
     """These pieces are wholly dead and leave the store; their bytes are deleted later.
 
-    `through_window` is the last window of which any of them is. `is_forgetting`: some of their entries live and are
-    forgotten.
+    `through_window` is the last window of which any of them is.
     """
 
     pieces: tuple[PieceRef, ...]
     wall_us: int
     through_window: int
-    is_forgetting: bool = field(default=False, repr=False, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,6 @@ class _Folding:
             case DeletionRecord():
                 self._retire(record, body.pieces, body.wall_us)
                 self._drop_windows(body.pieces)
-                if body.is_forgetting:
-                    self._begin_lineage(record)
             case CompactionRecord():
                 self._retire(record, body.merged, body.wall_us)
                 self._add_pieces(body.added)

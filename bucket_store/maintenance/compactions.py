@@ -14,8 +14,9 @@ of its own, which counts only while its pieces are live.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
 from bucket_store.pieces.compaction import CompactionTask
@@ -32,9 +33,10 @@ Answer: TypeAlias = PieceRef | Exception | None
 """The new piece, or the error of its merge; None: there is neither, and the pieces may be chosen again."""
 
 
-class Merges(Protocol):
+class Merges(ABC):
     """Compacts pieces on request, as `maintenance.worker_process` does."""
 
+    @abstractmethod
     def merge(self, task: CompactionTask) -> PieceRef | None:
         """Merge pieces of a shard, as `compact_pieces`; None also when a request had no answer and is to be repeated.
 

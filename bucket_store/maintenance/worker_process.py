@@ -25,7 +25,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterable
 from multiprocessing.connection import Connection
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from bucket_store.filesystem import package_root
 from bucket_store.maintenance.compactions import Merges
@@ -43,7 +43,7 @@ _REQUESTS = 200
 """Requests per process, one database each: one bucket of a store of 200 shards, or 100 buckets of a store of two."""
 
 
-class Maintenance(Deletes, Merges, Protocol):
+class Maintenance(Deletes, Merges):
     """Deletes and compacts pieces on request. Mostly on background threads of the owner."""
 
 

@@ -10,32 +10,12 @@ import errno
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
 from bucket_store.filesystem import FileSystem
 from bucket_store.pieces.cache import PieceCache
 from bucket_store.pieces.piece import Entries, PieceHeader, PieceRef, decode_header, encode_piece, piece_name
-
-
-class Located(Protocol):
-    """The place of bytes in a backend; a PieceRef, a PieceLocation and a StoredPiece are located."""
-
-    @property
-    def file(self) -> str:
-        """The backend's file, relative to its root."""
-
-    @property
-    def name(self) -> str:
-        """The piece's own name, which no other piece of the store has."""
-
-    @property
-    def offset(self) -> int:
-        """Where its bytes begin in the file; 0 in a backend that finds them by the name."""
-
-    @property
-    def length(self) -> int:
-        """The number of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +38,10 @@ class StoredPiece:
     epoch: int
     offset: int
     length: int
+
+
+Located: TypeAlias = PieceRef | PieceLocation | StoredPiece
+"""The place of bytes in a backend: `file`, relative to its root; `name`, the piece's own; `offset`, `length`."""
 
 
 class PieceStore(Protocol):

@@ -13,7 +13,9 @@ from enum import StrEnum
 from deduper.as_json import AsJson
 from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import ExitCode
+from deduper.preflight.disk_room import LEAST_FREE_BYTES
 from deduper.units import counted, span
+from deduper.window.progress import MANY_ERRORS
 
 BEHIND_S = 60.0
 """More waiting work than is done in this time makes a job behind."""
@@ -36,7 +38,6 @@ STARTS_WITHIN_S = 1800.0
 _NO_RESTART = (ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.BUG)
 """Ends that a restart does not mend."""
 """So many starts within this time are a crash loop."""
-LEAST_FREE_BYTES = 256 * 2**20
 FEWEST_FREE = 0.05
 """The least share of a port's disk that has to be free, as for the alert; in a small disk the bytes say nothing."""
 LEAKED = 0.001
@@ -91,8 +92,7 @@ class Facts:
     event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
     the config differs from the store. `left_beat`: the last owner's name if it left its heartbeat; `left_exists`:
     its process is there. `exit_code`: of the last owner, None of one that left none; `ended` says it in words.
-    `starts`: of the last half hour. `many_errors`: the share of errors that needs a person
-    (`errors.warn_share`); None for none. `leaked`: the share of records that are copies which were not found, at least.
+    `starts`: of the last half hour. `leaked`: the share of records that are copies which were not found, at least.
     `broken`: what is wrong with the outputs' folders. `free_bytes` of `place`, the disk with the least room.
     """
 
@@ -116,7 +116,6 @@ class Facts:
     starts: int
     waiting: Waiting | None
     differing: tuple[str, ...]
-    many_errors: float | None
     free_bytes: int | None
     place: str
     broken: str
@@ -136,7 +135,7 @@ def health(facts: Facts) -> Health:
     if stuck:
         return Health(State.STUCK, stuck + _starts(facts))
     errors = share(facts.newest, "error")
-    if facts.many_errors is not None and errors > facts.many_errors:
+    if errors > MANY_ERRORS:
         reason = _reason(facts, "error")
         mostly = f", most of them {reason}" if reason else ""
         question = _QUESTIONS.get(reason, "does the config fit the data")

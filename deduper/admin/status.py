@@ -27,7 +27,7 @@ from deduper.admin.profile import ProfileView, profile_view
 from deduper.admin.storage import entry_of
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
-from deduper.config.sections import PORTS, ErrorsConfig
+from deduper.config.sections import PORTS
 from deduper.core.statistics import Statistics
 from deduper.errors import DeduperError
 from deduper.leaks.figures import LeakFigures
@@ -140,7 +140,6 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         unpublished=unpublished,
         waiting=_waiting(lag, files),
         differing=_differing(store),
-        many_errors=ErrorsConfig().warn_share if store.config is None else store.config.errors.warn_share,
         **_outputs(store),
         **_recent(store, is_of_files=files is not None),
     )

@@ -34,19 +34,29 @@ class Panel(StrEnum):
 
     RUN = "Run"
     LOOK = "Look"
-    MEND = "Mend"
-    MOVE = "Move"
-    TABLES = "Tables"
-    RANGES = "Ranges"
+    MOVE = "Mend and move"
+    TABLES = "Tables and ranges"
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
+
+class _Commands(Words):
+    """The commands; `--show-completion` works, and is not in the help, which is to fit on a screen."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See `Words`."""
+        params = super().get_params(ctx)
+        for param in params:
+            if param.name == "show_completion":
+                param.hidden = True  # type: ignore[attr-defined]
+        return params
+
+
 app = typer.Typer(
     name="deduper",
-    cls=Words,
-    help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
-    epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
+    cls=_Commands,
+    help="Deduplicate a stream: each record leaves by one of four ports, exactly once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,

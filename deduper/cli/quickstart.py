@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
@@ -92,22 +92,12 @@ key: [user, id]
 """
 
 
-class Run(Protocol):
-    """`deduper.service.job.run`, or a stand-in for it in tests."""
-
-    def __call__(
-        self,
-        config: Config,
-        *,
-        once: bool,
-        max_windows: int | None,
-        take_over: bool,
-        on_progress: Callable[[BatchProgress], None],
-    ) -> RunSummary: ...
-
-
-def quickstart(directory: Path, *, records: int, seed: int, console: Console, run: Run | None = None) -> None:
+def quickstart(
+    directory: Path, *, records: int, seed: int, console: Console, run: Callable[..., RunSummary] | None = None
+) -> None:
     """Generates the missing files in `directory`, runs the job until the log is drained, and prints the result.
+
+    `run` is a stand-in for `deduper.service.job.run`, in tests.
 
     Raises:
         UsageError: fewer than 100 records, or the directory has other contents.
@@ -158,7 +148,7 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
 
 
 def _judge(
-    config: Config, records: int, already: int, console: Console, run: Run | None
+    config: Config, records: int, already: int, console: Console, run: Callable[..., RunSummary] | None
 ) -> tuple[list[BatchProgress], RunSummary]:
     """Run the job beside a progress bar that begins at `already` of `records`; gives its windows and its summary."""
     if run is None:

@@ -25,9 +25,6 @@ from deduper.config.problems import MASK, ConfigMistake, is_secret, suggestion
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
     PORTS,
-    ErrorsConfig,
-    HealthConfig,
-    LeakMeterConfig,
     MetricsConfig,
     NoneSink,
     SinksConfig,
@@ -300,9 +297,6 @@ def section_models() -> dict[tuple[str, str], type[BaseModel]]:
         ("sinks.PORT", "kafka"): KafkaSink,
         ("sinks.PORT", "none"): NoneSink,
         ("metrics", ""): MetricsConfig,
-        ("metrics.health", ""): HealthConfig,
-        ("leak_meter", ""): LeakMeterConfig,
-        ("errors", ""): ErrorsConfig,
     }
 
 

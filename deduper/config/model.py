@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
+from bucket_store.places.place import Place
 from deduper.columns import Column
 from deduper.config.expiry import (
     EventTimeExpiry,
@@ -24,10 +25,8 @@ from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
-    ErrorsConfig,
     FunctionSink,
     Key,
-    LeakMeterConfig,
     MetricsConfig,
     SinksConfig,
     SourceConfig,
@@ -77,16 +76,6 @@ class Config(Section):
         description="The endpoint for Prometheus; without this section there is none",
         examples=["{port: 9108}"],
     )
-    leak_meter: LeakMeterConfig = Field(
-        default_factory=LeakMeterConfig,
-        description="The estimate of copies that the look-up or the period misses",
-        examples=["{sample: 256}"],
-    )
-    errors: ErrorsConfig = Field(
-        default_factory=ErrorsConfig,
-        description="Warnings about windows with many errors",
-        examples=["{warn_share: 50%}"],
-    )
     shared_folders: tuple[LocalPath, ...] = Field(
         default=(),
         description="Mounts that all hosts of a cluster see at the same path; on a cluster, paths lie below them",
@@ -103,6 +92,11 @@ class Config(Section):
     def file_ports(self) -> dict[str, FileSink]:
         """The ports that are written to files."""
         return {port: sink for port, sink in self.sinks.items() if isinstance(sink, FileSink)}
+
+    @property
+    def store_place(self) -> Place:
+        """The store's folder."""
+        return self.store.place
 
     @property
     def time_zone(self) -> str:
@@ -125,6 +119,11 @@ class Config(Section):
         """The ports whose rows are handed to functions; a job has none."""
         sinks: tuple[tuple[str, object], ...] = self.sinks.items()
         return tuple(port for port, sink in sinks if isinstance(sink, FunctionSink))
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether the records are earlier ones, for a new store: a seed's, which has a class for that."""
+        return False
 
     @property
     def is_of_outputs(self) -> bool:

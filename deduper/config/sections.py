@@ -28,7 +28,6 @@ from deduper.config.values import (
     Duration,
     PathOrAuto,
     Section,
-    ShareOrOff,
     Size,
     SparkValue,
     read_hdfs_url,
@@ -180,16 +179,6 @@ class SinksConfig(Section):
         return tuple((port, getattr(self, port)) for port in PORTS)
 
 
-class HealthConfig(Section):
-    """Limits of `/healthz`: beyond one of them it answers 503, with the reason."""
-
-    window: Duration = Field(
-        default=900_000_000,
-        description="A window that runs longer is stuck; while input waits, one is committed at least so often",
-    )
-    disk_free: Size = Field(default=256 * 2**20, description="Least room for the store and for each port of files")
-
-
 class MetricsConfig(Section):
     """The endpoint for Prometheus, at `/metrics`. Without this section there is none."""
 
@@ -200,34 +189,6 @@ class MetricsConfig(Section):
         default="127.0.0.1",
         min_length=1,
         description="Address to listen on; `0.0.0.0` for all: the endpoint has no authentication",
-    )
-    health: HealthConfig = Field(default=HealthConfig(), description="Limits of `/healthz`")
-
-
-class LeakMeterConfig(Section):
-    """The estimate of copies that the look-up or the period misses; see docs/leaks.md."""
-
-    sample: Count = Field(
-        default=256,
-        ge=0,
-        le=2**32,
-        description="One key of so many is in the sample, a power of two; 0: no meter",
-        examples=["256"],
-    )
-
-    @field_validator("sample")
-    @classmethod
-    def _power_of_two(cls, value: int) -> int:
-        if value & (value - 1):
-            raise refusal(f"{value} is not a power of two", f"write `{1 << value.bit_length()}`, or 0 for no meter")
-        return value
-
-
-class ErrorsConfig(Section):
-    """Warnings about windows with many errors."""
-
-    warn_share: ShareOrOff = Field(
-        default=0.5, description="Warn when more than this share of a window's records are errors"
     )
 
 

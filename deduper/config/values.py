@@ -128,27 +128,6 @@ def _read_number_or_off(value: object) -> int | float | None:
     return _read_number(value)
 
 
-def _read_share_or_off(value: object) -> float | None:
-    if value is False or value == "off":
-        return None
-    text = value.strip() if isinstance(value, str) else value
-    try:
-        if isinstance(text, str) and text.endswith("%"):
-            share = float(text[:-1]) / 100
-        elif isinstance(text, bool) or not isinstance(text, str | int | float):
-            raise ValueError
-        else:
-            share = float(text)
-    except ValueError:
-        raise refusal(f"`{shown(value)}` is not a share", _SHARE_ADVICE) from None
-    if not 0 <= share <= 1:
-        raise refusal(f"must be from 0% to 100%, found `{shown(value)}`", _SHARE_ADVICE)
-    return share
-
-
-_SHARE_ADVICE = "write a share such as `50%`, or `off`"
-
-
 def _read_count(value: object) -> object:
     # pydantic would take true for 1.
     if isinstance(value, bool):
@@ -317,14 +296,6 @@ NumberOrOff = Annotated[
     WithJsonSchema({"type": ["number", "string", "boolean"], "x-kind": "number or off"}),
 ]
 """A finite number more than zero, or None for `off`."""
-
-ShareOrOff = Annotated[
-    float | None,
-    BeforeValidator(_read_share_or_off),
-    PlainSerializer(lambda value: "off" if value is None else f"{100 * value:g}%", when_used="json"),
-    WithJsonSchema({"type": ["string", "number", "boolean"], "x-kind": "share or off"}),
-]
-"""A part of 1, written `50%` or `0.5`, or None for `off`."""
 
 Count = Annotated[int, BeforeValidator(_read_count)]
 """A whole number; the field adds its bounds."""

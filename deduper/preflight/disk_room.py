@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from deduper.sinks.names import HasFilePorts
 
+LEAST_FREE_BYTES = 256 * 2**20
+"""A job with less room, for the store or for a port of files, is not well: some windows of the usual size."""
+
 
 class DiskSpace(NamedTuple):
     """Bytes of a file system."""
@@ -19,7 +22,7 @@ class DiskSpace(NamedTuple):
 
 def disk_room(config: HasFilePorts) -> dict[str, DiskSpace]:
     """By `store` and the name of the port; a folder that cannot be looked at is left out."""
-    store = config.store.place
+    store = config.store_place
     places: dict[str, Path] = {"store": store.local} if store.names.scheme == "file" else {}
     places |= {port: sink.path for port, sink in config.file_ports.items() if sink.is_local}
     found = {}

@@ -17,7 +17,7 @@ from deduper.window.leftovers import discard_temporary, store_folders
 def storage_of(url: object) -> str:
     """The storage of a URL, as `hdfs://host:port`; empty for a path of this machine."""
     parts = urlsplit(str(url or ""))
-    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
+    return "" if parts.scheme in ("", "file", "rocksdb") else f"{parts.scheme}://{parts.netloc}"
 
 
 def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results:

@@ -86,8 +86,7 @@ class Deduper:
             `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
         on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
         take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
-        settings: any other setting of `store` (`tables`, `first_seen`), `shared_folders`,
-            and the sections `leak_meter` and `errors`.
+        settings: any other setting of `store` (`tables`, `first_seen`), and `shared_folders`.
 
     Raises:
         ConfigError: a setting is wrong; the message says what to write.
@@ -340,7 +339,7 @@ class Deduper:
 
 
 _OF_STORE = ("tables", "first_seen")
-_FROM_CONFIG = (*("name", "key", "null_keys", "digest", "expiry", "store", "leak_meter", "errors", "shared_folders"),)
+_FROM_CONFIG = ("name", "key", "null_keys", "digest", "expiry", "store", "shared_folders")
 
 
 def _handed(rows: DataFrame, window: Window) -> None:

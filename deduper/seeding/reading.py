@@ -15,7 +15,7 @@ from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
-from deduper.config.sections import LeakMeterConfig, NoneSink, SinksConfig, SourceConfig
+from deduper.config.sections import NoneSink, SinksConfig, SourceConfig
 from deduper.errors import UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.seeding.source import (
@@ -44,7 +44,16 @@ from deduper.window.recovery import Ownership
 _NOTHING = NoneSink(format="none")
 
 
-class OutputsConfig(Config):
+class SeedConfig(Config):
+    """The configuration of a seed."""
+
+    @property
+    def is_seed(self) -> bool:
+        """See `Config`."""
+        return True
+
+
+class OutputsConfig(SeedConfig):
     """The configuration of a seed from what a unique port has written."""
 
     @property
@@ -54,7 +63,7 @@ class OutputsConfig(Config):
 
 
 def seed_config(config: Config, given: SeedInput) -> Config:
-    """The job's configuration with the seed's input as its source, and no outputs; of class `OutputsConfig` for those.
+    """The job's configuration with the seed's input as its source, and no outputs.
 
     `max_jump` is off: it allows for the wall time of a silence, which past records do not show.
 
@@ -71,10 +80,9 @@ def seed_config(config: Config, given: SeedInput) -> Config:
             "sinks": SinksConfig(unique=_NOTHING, duplicate=_NOTHING, expired=_NOTHING, error=_NOTHING),
             "trigger": "available_now",
             "metrics": None,
-            "leak_meter": LeakMeterConfig(sample=0),
         }
     )
-    return OutputsConfig.model_construct(**dict(made)) if given.is_of_outputs else made
+    return (OutputsConfig if given.is_of_outputs else SeedConfig).model_construct(**dict(made))
 
 
 def _source(config: Config, given: SeedInput) -> SourceConfig:

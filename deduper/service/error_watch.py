@@ -7,8 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from deduper.config.sections import ErrorsConfig
-from deduper.window.progress import BatchProgress, ErrorGroup, error_note, expired_note
+from deduper.window.progress import MANY_ERRORS, BatchProgress, ErrorGroup, error_note, expired_note
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +25,7 @@ class ErrorWatch:
     when a window is below the share again. `clock` gives seconds.
     """
 
-    def __init__(self, settings: ErrorsConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._share = settings.warn_share
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._warned_s: dict[str, float] = {}
         self._open: set[str] = set()
@@ -49,7 +47,7 @@ class ErrorWatch:
         if len(self._groups) > _MOST_KEPT:
             self._groups = Counter(dict(self._groups.most_common(_MOST_KEPT // 2)))
         self._expired_causes.update(filter(None, [progress.expired_cause]))
-        if self._is_many(progress.error, progress.rows):
+        if _is_many(progress.error, progress.rows):
             reason = progress.errors[0].reason if progress.errors else ""
             note = error_note(progress.error, progress.rows, progress.errors, progress.causes)
             self._flood("errors", reason, progress.window, note)
@@ -75,7 +73,7 @@ class ErrorWatch:
 
     def note(self) -> str | None:
         """The errors of the whole run; None if they are few."""
-        if not self._is_many(self._errors, self._rows):
+        if not _is_many(self._errors, self._rows):
             return None
         groups = [ErrorGroup(*place, rows) for place, rows in self._groups.most_common()]
         return error_note(
@@ -89,5 +87,6 @@ class ErrorWatch:
         causes = [cause for cause, _ in self._expired_causes.most_common(1)]
         return expired_note(self._expired, self._rows, causes[0] if causes else None)
 
-    def _is_many(self, errors: int, rows: int) -> bool:
-        return self._share is not None and errors > self._share * rows
+
+def _is_many(errors: int, rows: int) -> bool:
+    return errors > MANY_ERRORS * rows

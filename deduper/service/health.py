@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from deduper.config.sections import HealthConfig
+from deduper.preflight.disk_room import LEAST_FREE_BYTES
 from deduper.units import approximate_size
 
+_WINDOW_S = 900.0
+"""A window that runs longer is shown: it is stuck, or should have fewer files or offsets (`max_…_per_batch`)."""
+_TRIGGERS = 3
+"""While input waits, a window is committed at least once in so many triggers, if these are longer."""
 _PUBLISH_S = 600.0
 """Publishing renames files and ends transactions, in seconds: minutes of it are retries of something that is away."""
 _BROKERS_S = 300.0
@@ -36,20 +40,20 @@ class HealthFacts:
     free_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
-def complaints(facts: HealthFacts, limits: HealthConfig) -> Iterator[str]:
-    """Everything that is wrong, the worst first; nothing for a job that is well."""
-    window_s = limits.window / 1_000_000
+def complaints(facts: HealthFacts, trigger_us: int = 0) -> Iterator[str]:
+    """Everything that is wrong, the worst first; nothing for a job that is well. `trigger_us`: between two windows."""
+    progress_s = max(_WINDOW_S, _TRIGGERS * trigger_us / 1e6)
     for place, free in facts.free_bytes.items():
-        if free < limits.disk_free:
+        if free < LEAST_FREE_BYTES:
             yield f"disk full: {approximate_size(free)} are free for {place}"
     if facts.is_committed and facts.running_s > _PUBLISH_S:
         yield f"publishing stuck: a committed window has not been published for {facts.running_s:.0f} s"
-    elif facts.running_s > window_s:
+    elif facts.running_s > _WINDOW_S:
         yield f"window stuck: one has been running for {facts.running_s:.0f} s"
     if facts.brokers_s is not None and facts.brokers_s > _BROKERS_S:
         yield f"brokers away: they have not reported the source's ends for {facts.brokers_s:.0f} s"
     if facts.waiting and not facts.running_s:
-        if facts.commit_s is None and facts.up_s > window_s:
+        if facts.commit_s is None and facts.up_s > progress_s:
             yield f"no window was ever committed, {facts.up_s:.0f} s after the start, and input waits"
-        elif facts.commit_s is not None and min(facts.commit_s, facts.up_s) > window_s:
+        elif facts.commit_s is not None and min(facts.commit_s, facts.up_s) > progress_s:
             yield f"no progress: no window was committed for {facts.commit_s:.0f} s, and input waits"

@@ -129,7 +129,7 @@ def run(
             with opened_windows as runner:
                 if not config.store.is_local:
                     on_progress = noting(config.store.url, on_progress)
-                reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
+                reports = Reports(on_progress, metrics, watch, ErrorWatch())
                 windows = Windows(owned.log, runner, reports, stop, max_windows)
                 try:
                     from deduper.service.stream import WindowStream  # PySpark has what it needs since 4.2

@@ -25,7 +25,6 @@ from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
-from deduper.config.sections import HealthConfig
 from deduper.core.statistics import SpanCounts
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.kafka.offsets import Offsets, TopicPartition, judged_ends
@@ -103,8 +102,8 @@ class JobMetrics(WindowMetrics):
         self._phases = {prefix: counter(*described) for prefix, described in _PHASES.items()}
         self._tables = {name: Counter(*described, registry=None) for name, described in _TABLES.items()}
         about = {"source": config.source.format, "expiry": config.expiry.by}
-        limits = HealthConfig() if config.metrics is None else config.metrics.health
-        super().__init__(config, limits, about, registry, wall_clock_us, seconds)
+        trigger_us = 0 if isinstance(config.trigger, str) else config.trigger
+        super().__init__(config, trigger_us, about, registry, wall_clock_us, seconds)
 
     @never_stops_the_job
     def opened(self, log: CommitLog) -> None:

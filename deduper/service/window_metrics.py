@@ -25,7 +25,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from deduper import __version__
-from deduper.config.sections import HealthConfig
 from deduper.core.verdict import expiry_point
 from deduper.preflight.disk_room import disk_room
 from deduper.service.health import HealthFacts, complaints
@@ -74,14 +73,14 @@ class WindowMetrics(Collector):
     def __init__(
         self,
         ports: HasPorts,
-        limits: HealthConfig,
+        trigger_us: int,
         about: Mapping[str, str],
         registry: CollectorRegistry,
         wall_clock_us: Callable[[], int],
         seconds: Callable[[], float],
     ) -> None:
         self._ports = ports
-        self._limits = limits
+        self._trigger_us = trigger_us
         self._about_it = about
         self._wall_clock_us = wall_clock_us
         self._seconds = seconds
@@ -289,7 +288,7 @@ class WindowMetrics(Collector):
             waiting=self._waiting(),
             free_bytes={place: room.free for place, room in disk_room(self._ports).items()},
         )
-        return list(complaints(facts, self._limits))
+        return list(complaints(facts, self._trigger_us))
 
     def _brokers_s(self, up_s: float) -> float | None:
         """See `HealthFacts`."""

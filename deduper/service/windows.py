@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from bucket_store import failpoints
 from bucket_store.errors import FencedError, StorageAwayError
 from bucket_store.log.commit_log import CommitLog
-from deduper.config.sections import ErrorsConfig
 from deduper.core.verdict import TupleVerdict
 from deduper.errors import StopRequested
 from deduper.service.error_watch import ErrorWatch
@@ -44,7 +43,7 @@ class Reports:
     on_progress: Callable[[BatchProgress], None]
     metrics: JobMetrics | None = None
     watch: SourceWatch | None = None
-    errors: ErrorWatch = field(default_factory=lambda: ErrorWatch(ErrorsConfig()))
+    errors: ErrorWatch = field(default_factory=ErrorWatch)
     windows: int = 0
     totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in TupleVerdict})
     begun: float = math.inf

@@ -150,14 +150,6 @@ def outputs_of(outputs: Iterable[OutputFile]) -> Outputs:
     )
 
 
-class HasPlace(Protocol):
-    """A store, as far as the names of staged files need it."""
-
-    @property
-    def place(self) -> Place:
-        """The folder of the store. Never changes."""
-
-
 class HasFilePorts(Protocol):
     """File ports and their store: those of a job's config, or of another command with windows."""
 
@@ -166,8 +158,8 @@ class HasFilePorts(Protocol):
         """The ports that are files, by their names. Never changes."""
 
     @property
-    def store(self) -> HasPlace:
-        """The store of the windows. Never changes."""
+    def store_place(self) -> Place:
+        """The folder of the store of the windows. Never changes."""
 
 
 class HasPorts(HasFilePorts, Protocol):
@@ -188,7 +180,7 @@ class HasPorts(HasFilePorts, Protocol):
 
 def staging_homes(config: HasFilePorts) -> list[Place]:
     """Every directory that may have a `_staging`: those of the file ports, and the store's."""
-    return sorted({sink.place for sink in config.file_ports.values()} | {config.store.place}, key=str)
+    return sorted({sink.place for sink in config.file_ports.values()} | {config.store_place}, key=str)
 
 
 def is_data_file(name: str) -> bool:

@@ -49,7 +49,7 @@ _R = TypeVar("_R")
 
 def staging_home(config: HasFilePorts) -> Place:
     """The directory whose `_staging` takes the one write: the first file port's, or the store's when there is none."""
-    return next((sink.place for sink in config.file_ports.values()), config.store.place)
+    return next((sink.place for sink in config.file_ports.values()), config.store_place)
 
 
 def make_port_directories(config: HasFilePorts, *, names: Names = _LOCAL) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from bucket_store.places.kerberos import CACHE, KEYTAB, TOKENS
 
@@ -23,16 +23,11 @@ class Tokens:
     data: bytes = field(repr=False)
 
 
-class LogsIn(Protocol):
-    """Gives tasks that use HDFS a login."""
+LogsIn: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Gives tasks that use HDFS a login: the function with a login around it, to be pickled.
 
-    def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]:
-        """The function with a login around it, to be pickled. Called in the driver, before each job.
-
-        Raises:
-            DeduperError: tasks would have no login.
-        """
-        ...
+Called in the driver, before each job. Raises DeduperError if tasks would have no login.
+"""
 
 
 def needs_none(function: Callable[..., _T], /) -> Callable[..., _T]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -45,20 +45,6 @@ class RowFormats:
         if form == "parquet":
             return _ParquetFile(file, first, self.codec)
         return _LinesFile(file, self.zone, csv_header(first.column_names) if form == "csv" else None)
-
-
-class RowsFile(Protocol):
-    """Rows in a file of a format."""
-
-    def write(self, rows: pa.Table) -> None:
-        """Add rows, which have the columns of the first ones. The first call has those given to `RowFormats.begin`."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes written so far; a writer ends a file by them."""
-
-    def finish(self) -> int:
-        """Make the whole file durable, once, after the last `write`; gives its rows as a reader will count them."""
 
 
 class _ParquetFile:
@@ -123,6 +109,10 @@ class _LinesFile:
         """Make the whole file durable; gives its rows."""
         self._file.finish()
         return self._rows
+
+
+RowsFile: TypeAlias = _ParquetFile | _LinesFile
+"""Rows in a file of a format: `write` adds rows with the columns of the first ones, `finish` makes it durable, once."""
 
 
 def rows_in(block: NDArray[np.uint8], *, has_quotes: bool) -> int:

@@ -54,7 +54,7 @@ def opened_runner(
                 config,
                 owned.log,
                 maintenance,
-                judge,
+                judge.judge,
                 clock,
                 topics,
                 files,

@@ -20,6 +20,10 @@ from deduper.units import counted, span
 _MOST_GROUPS = 3
 
 
+MANY_ERRORS = 0.5
+"""With a larger share of errors among its records a window is worth a warning: the config does not fit the data."""
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
     """Error rows of one reason and detail; no detail where the error port is not written."""

@@ -104,7 +104,7 @@ def owned_log(
 def _discard_leftovers(ports: names.HasFilePorts) -> None:
     """Remove the temporary files of earlier owners; after the claim, before anything is written."""
     folders = (sink.place for sink in ports.file_ports.values())
-    discard_temporary([*store_folders(ports.store.place), *folders])
+    discard_temporary([*store_folders(ports.store_place), *folders])
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:

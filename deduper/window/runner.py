@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from bucket_store import failpoints
 from bucket_store.errors import StorageAwayError
@@ -77,15 +77,11 @@ class WindowInput:
     source: SourceBatch
 
 
-class Judge(Protocol):
-    """Does step 2; the service's is `WindowJudge`."""
+Judge: TypeAlias = Callable[[SourceBatch, LogState, int], Judgement]
+"""Does step 2, as `WindowJudge.judge`: judges a batch as the window after a state, by its intent's clock in µs.
 
-    def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        """Judge the batch as the window after `state`, by the clock of its intent. Its pieces are durable then.
-
-        Called once a window, on the thread of the owner. Its rows are staged, and nothing is public. Raises as
-        `WindowJudge.judge`.
-        """
+Called once a window, on the thread of the owner. Its pieces are durable then, its rows staged, and nothing is public.
+"""
 
 
 class WindowRunner:
@@ -156,7 +152,7 @@ class WindowRunner:
             state = self._own_state()
         failpoints.hit("window.1.intent")
         with phases.of("judge"):
-            judgement = self._judge.judge(batch.source, state, intent.wall_us)
+            judgement = self._judge(batch.source, state, intent.wall_us)
         failpoints.hit("window.2.judged")
         with phases.of("durable"):
             store_id = self._log.manifest.store_id

@@ -197,7 +197,7 @@ def logs(draw: st.DrawFn, max_records: int = 24) -> list[LogRecord]:
         elif kind == "deletion":
             leaving = draw(st.lists(st.sampled_from(live), unique=True, min_size=1))
             through = max(piece.last_window for piece in leaving)
-            body = DeletionRecord(tuple(leaving), draw(st.integers(0, 2**60)), through, draw(st.booleans()))
+            body = DeletionRecord(tuple(leaving), draw(st.integers(0, 2**60)), through)
         elif kind == "fold":
             body = draw(folds(state, number))
         else:

@@ -34,6 +34,7 @@ from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.spark.home import pyspark_folder
 from deduper.spark_promises import is_one_process
+from deduper.testing import differences
 from deduper.window.policy import DELETION_BATCH, dead_pieces, entry_expiry_point, fixed_settings, live_from_bucket
 from tests.crash import ledger
 from tests.forked import Forked
@@ -326,9 +327,11 @@ spark:
         assert not (self.directory / "state" / "heartbeat").exists(), self.log
 
     def check_store(self, *, settled: bool = False) -> None:
-        """All invariants, rows and all; `settled`: nothing is half done or lies about either."""
-        report = verify_store(open_store(str(self.config_path)), rows=True, settled=settled)
+        """All invariants, and every row by the oracle; `settled`: nothing is half done or lies about either."""
+        report = verify_store(open_store(str(self.config_path)), settled=settled)
         assert report.findings == (), (self.log, report.findings)
+        found = differences(self.config_path)
+        assert found == [], (self.log, list(map(str, found)))
 
     def clean_up(self) -> None:
         """End what still runs, and remove the tables in shared memory, which outlive every process."""

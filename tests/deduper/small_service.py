@@ -656,7 +656,7 @@ class Process:
             config,
             self.log,
             _Maintenance(world, self.pieces),
-            self.judge,
+            self.judge.judge,
             world.clock,
             in_background=lambda do: do(),
             files=None if self._files is None else FilesToFold.of(config.source, self._files),

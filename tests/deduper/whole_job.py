@@ -114,13 +114,13 @@ class _SaltedEngine(Engine):
 
 @dataclass
 class WholeJob:
-    """A job's directory. `answers` by (source, position): where every record left."""
+    """A job's directory. `records` by (source, position), as `testing.differences` takes them."""
 
     directory: Path
     kind: Kind = Kind()
     seed: int = 0
     interval_us: int = 10_000_000
-    answers: dict[tuple[str, int], str] = field(default_factory=dict)
+    records: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
 
     def make(self, windows: int = 5) -> WholeJob:
         """The directory, with some windows judged, committed and published."""
@@ -191,8 +191,9 @@ class WholeJob:
         partitions = [[self._row(window) for _ in range(self.draw.choice(sizes))] for sizes in _SIZES]
         files = [source_name(window, number) for number in range(3)]
         answers = self.engine.judge(partitions, wall_us)
-        for file, given in zip(files, answers, strict=True):
-            self.answers |= {(file, position): answer[0] for position, answer in enumerate(given)}
+        for file, rows in zip(files, partitions, strict=True):
+            for at, row in enumerate(rows):
+                self.records[file, at] = {"k": row.key[0], "n": row.key[1], "t": self._value(row.expiry)}
         outcomes = self.engine.outcomes
         backend = open_backend(self.config.store.url)
         pieces = [
@@ -406,28 +407,10 @@ class WholeJob:
         """Another commit record of a window: gives its file."""
         return self.change(int(self.record(window)[0].name), change)
 
-    def rewrite(self, path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-        """Other rows in a published file, and a log that has always said so: only the rows themselves can tell."""
-        self.write(path, rows)
-        name = FinalName.of(path.name)
-        assert name is not None
-
-        def say_so(record: CommitRecord) -> CommitRecord:
-            outputs = [
-                described(output.port, path, Path(output.final), output.rows, staged=output.staged)
-                if Path(output.final).name == path.name and output.port == path.parent.name
-                else output
-                for output in record.outputs
-            ]
-            return replace(record, outputs=tuple(outputs))
-
-        self.change_window(name.window, say_so)
-        return path
-
     def copied(self, directory: Path) -> WholeJob:
         """The same in another directory, with the same owner, who can go on."""
         shutil.copytree(self.directory, directory, dirs_exist_ok=True)
-        other = WholeJob(directory, self.kind, self.seed, self.interval_us, dict(self.answers))
+        other = WholeJob(directory, self.kind, self.seed, self.interval_us, dict(self.records))
         other.config = load_config(other.config_file, environment={})
         other.log = CommitLog.open(local_place(other.config.store.path))
         other.log._epoch = self.log.epoch

@@ -233,7 +233,7 @@ class Process:
             scene.config,
             self.log,
             InProcess(self.pieces),
-            self.judge,
+            self.judge.judge,
             lambda: scene.now_us(self._window),
             files=FilesToFold.of(scene.config.source, self._files),
             in_background=lambda do: do(),

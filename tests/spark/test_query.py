@@ -28,7 +28,7 @@ from deduper.admin.verify.run import verify_store
 from deduper.config.query import QuerySource, column_of, described, query_config, query_of
 from deduper.errors import NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import dedup as query_dedup
-from deduper.testing import Oracle
+from deduper.testing import Oracle, differences
 from tests import tiers
 from tests.deduper.engine import comparable
 from tests.deduper.streams import Stream, random_stream
@@ -714,8 +714,15 @@ def test_the_store_is_looked_at_as_a_jobs(own: SparkSession, tmp_path: Path) -> 
     assert 'deduper_records_total{verdict="duplicate"} 2.0' in text
     store = open_store(f"file:{tmp_path}/state")
     assert store.config is not None
-    assert verify_store(store, rows=True).findings == ()
+    assert verify_store(store).findings == ()
     found = explain(store, ["a"])
+    read = {
+        (f"batch {batch}, partition {part}", row): {"k": key}
+        for batch, parts in enumerate((("a", "ba"), ("a", "c")))
+        for part, of_part in enumerate(parts)
+        for row, key in enumerate(of_part)
+    }
+    assert differences(f"file:{tmp_path}/state", read) == []
     assert [copy.verdict for copy in found.copies] == ["unique", "duplicate", "duplicate"]
     assert found.copies[0].place == "batch 0, partition 0:0"
     dedup.close()

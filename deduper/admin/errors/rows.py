@@ -1,25 +1,21 @@
 """The rows of an error port of files, read back in batches: reason, detail, place, and the record's text where wanted.
 
-The columns of a batch are those of `SCHEMA`. `detail` is null in files of releases that wrote none.
+The columns of a batch are those of `SCHEMA`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import pyarrow as pa
 
 from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
-from deduper.admin.storage import inside
 from deduper.config.files import FileSink
 from deduper.core.verdict import Admission, TupleVerdict
-from deduper.sinks.names import FinalName, Format
-from deduper.sinks.published import dedup_of_rows, errors_of, format_of, parquet_file
-from deduper.tasks.dedup_column import DEDUP
+from deduper.sinks.published import published_files, said_and_records, said_of_rows
 
 ERROR = TupleVerdict.ERROR.port
 """The name of the error port."""
@@ -33,9 +29,9 @@ SCHEMA = pa.schema(
         ("raw", pa.string()),
     ]
 )
+_WITHOUT_RAW = pa.schema([field for field in SCHEMA if field.name != "raw"])
 REASONS: Final = tuple(one.reason for one in Admission if one.verdict is TupleVerdict.ERROR)
 """All reasons of an error."""
-_BATCH_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +74,18 @@ def error_port(store: OpenStore) -> FileSink | None:
 
 def error_files(store: OpenStore, windows: WindowRange) -> list[tuple[int, Place]]:
     """The published files of the error port with their windows, in the order of these; those that are still there."""
-    prefix, port = store.log.manifest.store_id[:8], store.ports[ERROR]
-    names = [(FinalName.of(entry.name), port / entry.name) for entry in inside(port)]
-    return [(name.window, file) for name, file in names if name and name.store == prefix and name.window in windows]
+    found = published_files(store.ports[ERROR], store.log.manifest.store_id)
+    return [(file.window, file.path) for file in found if file.window in windows]
 
 
 def read_errors(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
-    """The rows of a file of the error port in its order; `raw` is null unless it is wanted.
+    """The rows of a file of the error port in its order, with `raw` where it is wanted.
 
     Raises:
         IntegrityError: it is no such file.
         FileNotFoundError: a reader has taken it away.
     """
-    with errors_of(path):
-        yield from (_of_parquet if format_of(path) is Format.PARQUET else _of_text)(path, raw=raw)
+    yield from said_of_rows(path, SCHEMA if raw else _WITHOUT_RAW)
 
 
 def read_records(path: Place, *, is_text: bool) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
@@ -101,35 +95,5 @@ def read_records(path: Place, *, is_text: bool) -> Iterator[tuple[pa.RecordBatch
     """
     if is_text:
         yield from ((batch, batch) for batch in read_errors(path, raw=True))
-        return
-    with errors_of(path), parquet_file(path) as opened:
-        for batch in opened.iter_batches(_BATCH_ROWS, use_threads=False):
-            columns = [name for name in batch.schema.names if name != DEDUP]
-            yield _said(batch), batch.select(columns)
-
-
-def _of_parquet(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
-    with parquet_file(path) as file:
-        wanted = [name for name in SCHEMA.names if raw or name != "raw"]
-        there = {leaf.path for leaf in map(file.schema.column, range(len(file.schema)))}
-        leaves = [f"{DEDUP}.{name}" for name in wanted if f"{DEDUP}.{name}" in there]
-        yield from map(_said, file.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False))
-
-
-def _said(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What `_dedup` says, as SCHEMA has it; null where it says nothing."""
-    struct = batch.column(DEDUP)
-    names = [field.name for field in struct.type]
-    columns = [
-        struct.field(field.name).cast(field.type) if field.name in names else pa.nulls(batch.num_rows, field.type)
-        for field in SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def _of_text(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
-    rows = dedup_of_rows(path)
-    while some := list(islice(rows, _BATCH_ROWS)):
-        yield pa.RecordBatch.from_pylist(
-            [{name: row.get(name) for name in SCHEMA.names if raw or name != "raw"} for row in some], SCHEMA
-        )
+    else:
+        yield from said_and_records(path, SCHEMA)

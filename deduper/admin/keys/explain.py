@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.log.records import CommitRecord
-from bucket_store.places.place import Place
 from deduper.admin.keys.entries import find_key, origin_of
-from deduper.admin.keys.outputs import FoundRow, SoughtKey, find_rows
 from deduper.admin.keys.stored import StoredKey, stored_key
 from deduper.admin.open_store import OpenStore
-from deduper.admin.storage import inside
 from deduper.as_json import AsJson
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
@@ -32,7 +29,7 @@ from deduper.config.sections import PORTS
 from deduper.core.digests import KeyValue
 from deduper.core.verdict import Admission, TupleVerdict
 from deduper.errors import DeduperError, UsageError
-from deduper.sinks.names import FinalName
+from deduper.sinks.published import FoundRow, PublishedFile, SoughtKey, find_rows, published_files
 from deduper.units import UnitError, format_time, parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -98,9 +95,7 @@ class Explanation(AsJson):
 @dataclass(frozen=True, slots=True)
 class _PortFile:
     port: str
-    window: int
-    path: Place
-    size_bytes: int
+    file: PublishedFile
     when_us: int
 
 
@@ -131,17 +126,17 @@ def explain(
     commits = [record.body for record in store.log.records() if isinstance(record.body, CommitRecord)]
     began = {commit.window: commit.wall_us for commit in commits}
     files = [file for file in _files(store, began) if since_us is None or file.when_us >= since_us]
-    all_bytes, done, rows_of = sum(file.size_bytes for file in files), 0, dict.fromkeys(PORTS, 0)
+    all_bytes, done, rows_of = sum(file.file.size_bytes for file in files), 0, dict.fromkeys(PORTS, 0)
     copies, gone, unread = [], 0, list[str]()
     for file in files:
         try:
-            count, found = find_rows(file.path, key, store.config.source.parsed_columns)
+            count, found = find_rows(file.file.path, key, store.config.source.parsed_columns)
         except FileNotFoundError:
             gone += 1
             continue
         rows_of[file.port] += count
         copies += [_copy(store, file, row) for row in found if row.dedup.get("reason") not in _WITHOUT_COLUMNS]
-        done += file.size_bytes
+        done += file.file.size_bytes
         on_progress(done, all_bytes)
     for port, sink in store.config.topic_ports.items():
         rows_of[port], found_there = _of_topic(store, store.config, port, sink, key, unread)
@@ -167,13 +162,10 @@ def explain(
 
 def _files(store: OpenStore, began: dict[int, int]) -> Iterator[_PortFile]:
     """The published files of this store in its ports, by port and window."""
-    prefix, next_window = store.log.manifest.store_id[:8], store.log.state.next_window
     for port, folder in store.ports.items():
-        for entry in inside(folder):
-            name = FinalName.of(entry.name)
-            if name is not None and name.store == prefix and name.window < next_window:
-                when_us = began.get(name.window, entry.modified_us)
-                yield _PortFile(port, name.window, folder / entry.name, entry.size, when_us)
+        for file in published_files(folder, store.log.manifest.store_id):
+            if file.window < store.log.state.next_window:
+                yield _PortFile(port, file, began.get(file.window, file.modified_us))
 
 
 def _copy(store: OpenStore, file: _PortFile, found: FoundRow) -> SeenCopy:
@@ -189,7 +181,7 @@ def _copy(store: OpenStore, file: _PortFile, found: FoundRow) -> SeenCopy:
         window=int(dedup["window"]),
         when=format_time(file.when_us),
         place=_place(store, dedup["source"], dedup["position"]),
-        output=f"{file.path}:{found.row}",
+        output=f"{file.file.path}:{found.row}",
         first=named,
         record={name: _shown(value) for name, value in found.record.items() if name not in keys},
         known_by="output",

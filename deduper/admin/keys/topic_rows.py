@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deduper.admin.keys.outputs import SoughtKey, has_key
 from deduper.config.kafka.options import connection_options, librdkafka_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
+from deduper.sinks.published import SoughtKey, has_key
 from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.kafka.topic_reading import TopicReading

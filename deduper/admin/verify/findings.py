@@ -54,13 +54,6 @@ class Check(Enum):
     OUTPUTS_TWICE = "outputs.twice", Level.DAMAGE, "no output is there twice"
     MARKS_STORE = "marks.store", Level.DISORDER, "the marks of the ports are of this store"
     MARKS_AHEAD = "marks.ahead", Level.DAMAGE, "up to the published mark, every port shows every window"
-    ROWS_PORT = "rows.port", Level.DAMAGE, "every row says the verdict and the window of the file it stands in"
-    ROWS_REASON = "rows.reason", Level.DAMAGE, "rows by reason are as the record counted them"
-    ROWS_SOURCE = "rows.source", Level.DAMAGE, "rows by source partition are as the sources file counted them"
-    ROWS_TWICE = "rows.twice", Level.DAMAGE, "no record of the source left twice"
-    ROWS_FIRST_SEEN = "rows.first_seen", Level.DAMAGE, "every duplicate's first copy was unique, and came before it"
-    ROWS_CLOCK = "rows.clock", Level.DAMAGE, "a tuple is expired when, and only when, the clock of its place says so"
-    ROWS_EXPECTED = "rows.expected", Level.DAMAGE, "every record left by the port that it was expected at"
     UNSETTLED = "unsettled", Level.DISORDER, "a job that has ended leaves no half-done step and no orphans"
 
     id: str

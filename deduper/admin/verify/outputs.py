@@ -10,7 +10,7 @@ After the mark the staged rows are orphans. The topic itself is not read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import xxhash
@@ -44,14 +44,12 @@ _READ_BYTES = 1 << 20
 
 @dataclass
 class PublishedFiles:
-    """The files in the ports: `present[window][port]`, in the order of their names.
+    """The files in the ports, counted.
 
-    `is_whole` are the (window, port) of which nothing is missing. `published` is the greatest window that any mark
-    calls published, -1 when none does. `taken` counts the files that readers took away.
+    `published` is the greatest window that any mark calls published, -1 when none does. `taken` counts the files that
+    readers took away.
     """
 
-    present: dict[int, dict[str, list[Place]]] = field(default_factory=dict)
-    is_whole: set[tuple[int, str]] = field(default_factory=set)
     published: int = -1
     taken: int = 0
     files: int = 0
@@ -67,10 +65,9 @@ def check_outputs(store: OpenStore, state: LogState, history: LogHistory, findin
     for window, outputs in sorted(described.items()):
         for output in outputs:
             _check_output(store, window, output, found, findings)
-        _note_whole(store, window, history, found)
     names = {(output.port, PurePosixPath(output.final).name) for outputs in described.values() for output in outputs}
     for port, folder in store.ports.items():
-        _check_directory(port, folder, store_id, state, set(described), names, found, findings)
+        _check_directory(port, folder, store_id, state, set(described), names, findings)
     if found.taken:
         findings.note(f"{found.taken} published files are gone from their ports: readers have taken them")
     waiting = [window for window in described if found.published < window < state.next_window]
@@ -164,8 +161,6 @@ def _check_output(store: OpenStore, window: int, output: OutputFile, found: Publ
     for path in (final, staged):
         if path is not None:
             _check_bytes(path, window, output, found, findings)
-    if final is not None:
-        found.present.setdefault(window, {}).setdefault(output.port, []).append(final)
 
 
 def _places(store: OpenStore, output: OutputFile, *, is_sent: bool) -> tuple[Place | None, Place | None]:
@@ -226,17 +221,6 @@ def _rows(path: Place, lines: int) -> int | str | None:
     return None
 
 
-def _note_whole(store: OpenStore, window: int, history: LogHistory, found: PublishedFiles) -> None:
-    known = history.commits.get(window)
-    if known is None:
-        return
-    for port in store.ports:
-        committed = sum(output.port == port for output in known.record.outputs)
-        present = len(found.present.get(window, {}).get(port, ()))
-        if committed == present and (committed or not known.record.counts.get(port, 0)):
-            found.is_whole.add((window, port))
-
-
 def _check_directory(
     port: str,
     folder: Place,
@@ -244,7 +228,6 @@ def _check_directory(
     state: LogState,
     described: set[int],
     names: set[tuple[str, str]],
-    found: PublishedFiles,
     findings: Findings,
 ) -> None:
     numbers: dict[tuple[int, int], Place] = {}
@@ -284,5 +267,3 @@ def _check_directory(
                 expected="a file that the record names",
                 found=path.name,
             )
-        elif said.window not in described:
-            found.present.setdefault(said.window, {}).setdefault(port, []).append(path)

@@ -8,7 +8,6 @@ It reads everything and changes nothing. `findings.Check` lists all checks, each
 | `admin.verify.pieces` | pieces with their records, indexes with their entries, what should be gone |
 | `admin.verify.keys` | no key twice where it is looked up |
 | `admin.verify.outputs` | the files and marks of the ports with the log |
-| `admin.verify.rows` | the rows in those files with everything above; slower, so only when it is asked for |
 | `admin.orphans` | files that no record names: counted, never a finding |
 
 Beside a running job things move while they are read. A pass with findings is made a second time, with the
@@ -42,15 +41,13 @@ from deduper.admin.verify.keys import check_keys, slice_edges
 from deduper.admin.verify.log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
 from deduper.admin.verify.outputs import OUTPUTS_CHECKS, PublishedFiles, check_outputs
 from deduper.admin.verify.pieces import check_listed, check_overdue, check_pieces
-from deduper.admin.verify.rows import check_rows
-from deduper.admin.verify.scope import ROWS_CHECKS, Expected
 from deduper.as_json import AsJson
 from deduper.errors import ExitCode
 from deduper.window import policy
 
 _T = TypeVar("_T")
 
-FOR_TESTS = frozenset({Check.ROWS_EXPECTED, Check.UNSETTLED})
+FOR_TESTS = frozenset({Check.UNSETTLED})
 """Checks that only tests request; otherwise they do not count as missing."""
 _UNSETTLED_KINDS = (OrphanKind.PIECE, OrphanKind.SOURCES, OrphanKind.STAGING)
 
@@ -76,7 +73,7 @@ class Verification(AsJson):
 
     json_names = (
         *("store", "is_sound", "records", "pieces", "entries", "size_bytes", "sources", "outputs", "output_bytes"),
-        *("rows", "unnamed_pieces", "findings", "unlisted", "notes", "checks", "orphans"),
+        *("unnamed_pieces", "findings", "unlisted", "notes", "checks", "orphans"),
     )
 
     store: str
@@ -93,7 +90,6 @@ class Verification(AsJson):
     sources: int = 0
     outputs: int = 0
     output_bytes: int = 0
-    rows: int = 0
 
     @property
     def is_sound(self) -> bool:
@@ -128,7 +124,7 @@ class Verification(AsJson):
         return sum(finding.check is check for finding in self.findings) + self.unlisted.get(check, 0)
 
 
-def verify_target(target: str, *, rows: bool = False) -> Verification:
+def verify_target(target: str) -> Verification:
     """The store that a person names, as `open_store` takes it; one whose log cannot be followed is reported too.
 
     Raises:
@@ -138,16 +134,14 @@ def verify_target(target: str, *, rows: bool = False) -> Verification:
         store = open_store(target)
     except (CorruptionError, UnknownFormatError) as error:
         return _unopened(root_of(named_store(target)[0]), error)
-    return verify_store(store, rows=rows)
+    return verify_store(store)
 
 
-def verify_store(
-    store: OpenStore, *, rows: bool = False, settled: bool = False, expected: Expected | None = None
-) -> Verification:
+def verify_store(store: OpenStore, *, settled: bool = False) -> Verification:
     """Every check over the whole store and, with the job's config (`store.config`), its outputs.
 
-    `rows` looks into the output files too. `settled`, for tests: the job has ended and everything must be tidy, so that
-    half-done steps and orphans are findings too. `expected`, for tests: see `admin.verify.rows`; needs `rows`.
+    `settled`, for tests: the job has ended and everything must be tidy, so that half-done steps and orphans are
+    findings too.
     """
     findings = Findings()
     findings.run(Check.MANIFEST)
@@ -159,7 +153,7 @@ def verify_store(
     check_keys(store, state, history, sound.blocks, findings)
     check_overdue(store, state, history, findings)
     found_orphans = _orphans(store, findings)
-    files, counted = _outputs(store, history, findings, rows=rows, expected=expected)
+    files = _outputs(store, history, findings)
     _check_heart(store, history, findings)
     if settled:
         _check_settled(store, found_orphans, findings)
@@ -178,7 +172,6 @@ def verify_store(
         sources=len(state.sources),
         outputs=files.files,
         output_bytes=files.size_bytes,
-        rows=counted,
     )
 
 
@@ -220,19 +213,12 @@ def _orphans(store: OpenStore, findings: Findings) -> tuple[Orphan, ...]:
         return ()
 
 
-def _outputs(
-    store: OpenStore,
-    history: LogHistory,
-    findings: Findings,
-    *,
-    rows: bool,
-    expected: Expected | None,
-) -> tuple[PublishedFiles, int]:
+def _outputs(store: OpenStore, history: LogHistory, findings: Findings) -> PublishedFiles:
     config = store.config
     if config is None:
         without = "without the job's config the ports are not known"
-        findings.skip(without, Check.SETTINGS, *OUTPUTS_CHECKS, *ROWS_CHECKS)
-        return PublishedFiles(), 0
+        findings.skip(without, Check.SETTINGS, *OUTPUTS_CHECKS)
+        return PublishedFiles()
     findings.run(Check.SETTINGS)
     for name, (stored, given) in policy.changed_settings(config, store.settings).items():
         findings.wrong(
@@ -244,23 +230,12 @@ def _outputs(
         )
     topics = config.topic_ports
     if not config.file_ports and not topics:
-        findings.skip("no port is written to files", *OUTPUTS_CHECKS, *ROWS_CHECKS)
-        return PublishedFiles(), 0
+        findings.skip("no port is written to files", *OUTPUTS_CHECKS)
+        return PublishedFiles()
     if topics:
         listed = ", ".join(f"{port} ({sink.topic})" for port, sink in topics.items())
         findings.note(f"topics are not read: nothing is said of the rows of {listed} once they are sent")
-    files = _made_twice(lambda found: check_outputs(store, _refreshed(store), _known(store, history), found), findings)
-    if not config.file_ports:
-        findings.skip("no port is written to files", *ROWS_CHECKS)
-        return files, 0
-    if not rows:
-        findings.skip("rows are read with --rows", *ROWS_CHECKS)
-        return files, 0
-    known = _known(store, history)
-    counted = _made_twice(
-        lambda found: check_rows(config, store.root, store.log.state, known, files, found, expected), findings
-    )
-    return files, counted
+    return _made_twice(lambda found: check_outputs(store, _refreshed(store), _known(store, history), found), findings)
 
 
 def _known(store: OpenStore, history: LogHistory) -> LogHistory:

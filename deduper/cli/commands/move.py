@@ -62,7 +62,7 @@ def reshard(
     answer(report, render_reshard, as_json=as_json)
 
 
-@command(app, "forget", *READING, ExitCode.FENCED, raw_values=True, panel=Panel.MEND)
+@command(app, "forget", *READING, ExitCode.FENCED, raw_values=True, panel=Panel.MOVE)
 def forget(
     store: StoreArgument,
     values: Annotated[
@@ -90,7 +90,7 @@ def forget(
     answer(report, render_forget, as_json=as_json)
 
 
-@command(app, "rewind", *READING, ExitCode.FENCED, panel=Panel.MEND)
+@command(app, "rewind", *READING, ExitCode.FENCED, panel=Panel.MOVE)
 def rewind(
     config: ConfigArgument,
     to: Annotated[

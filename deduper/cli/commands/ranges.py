@@ -24,7 +24,7 @@ _SetOption = Annotated[
 ]
 
 
-@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.RANGES)
+@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.TABLES)
 def range_aggregate(
     config: ConfigArgument,
     overrides: _SetOption = None,

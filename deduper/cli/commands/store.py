@@ -242,7 +242,7 @@ def errors(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the rows of the error port by reason, or export their records.
+    """Count error rows by reason, or export their records.
 
     Each group has its detail and the place of its first record. An export is for the same source.
     """
@@ -263,28 +263,22 @@ def errors(
 @command(app, "verify", *READING, panel=Panel.LOOK)
 def verify(
     store: StoreArgument,
-    rows: Annotated[
-        bool, typer.Option("--rows", help="Check the rows of the output files too; needs the config, and takes longer.")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check that a store and its outputs are whole and agree.
 
     Everything is read. Safe beside a running job.
     """
-    from deduper.admin.open_store import named_store
     from deduper.admin.verify.run import verify_target
     from deduper.cli.views.verify import render
 
-    if rows and named_store(store)[1] is None:
-        raise UsageError("--rows needs the config: it says where the outputs are")
-    report = verify_target(store, rows=rows)
+    report = verify_target(store)
     answer(report, render, as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(report.exit_code)
 
 
-@command(app, "gc", *READING, ExitCode.FENCED, panel=Panel.MEND)
+@command(app, "gc", *READING, ExitCode.FENCED, panel=Panel.MOVE)
 def gc(
     store: StoreArgument,
     delete: Annotated[

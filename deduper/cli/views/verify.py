@@ -69,8 +69,7 @@ def _verdict(report: Verification) -> Text:
 def _outputs_line(report: Verification) -> str | None:
     if not report.outputs:
         return None
-    rows = f", {counted(report.rows, 'row')} read" if report.rows else ""
-    return f"{counted(report.outputs, 'file')}, {approximate_size(report.output_bytes)}{rows}"
+    return f"{counted(report.outputs, 'file')}, {approximate_size(report.output_bytes)}"
 
 
 def _orphans_line(report: Verification) -> str:

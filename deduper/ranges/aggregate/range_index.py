@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,14 +50,6 @@ class PartialAnswer:
     values: EventValues | None = None
 
 
-class Answers(Protocol):
-    """One aggregate, ready to be looked up."""
-
-    def answers(self, places: Places) -> pa.Array:
-        """The value of each event, by the cell that it lies in. Called for each batch of events."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Summed:
     """`count`, `sum`, `mean` or `variance` from the sums of each cell."""
@@ -89,6 +81,10 @@ class _OfCells:
 
     def answers(self, places: Places) -> pa.Array:
         return self.finished.take(pa.array(places.cell))
+
+
+Answers: TypeAlias = _Summed | _OfCells | Coverings | Best
+"""One aggregate, ready to be looked up: `answers` gives the value of each event of a batch, by its cell."""
 
 
 class RangeIndex:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -47,36 +47,6 @@ class Piece:
     path: str
     groups: tuple[int, ...] = ()
     rows: int = 0
-
-
-class FileSide(Protocol):
-    """The files of events or of ranges, all of the same columns."""
-
-    @property
-    def columns(self) -> tuple[DeclaredColumn, ...]:
-        """The columns that the files have."""
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The parts of the files, each for one thread. Together they have every row once."""
-
-    @property
-    def rows(self) -> int | None:
-        """The number of rows by the files' own count; None where they have none."""
-        ...
-
-    @property
-    def text_bytes(self) -> int:
-        """The bytes of columns of texts, known before anything is read; 0 where they are not."""
-        ...
-
-    def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[Batch]:
-        """The rows of a piece with these columns, in order, and lines that are none. Called by several threads.
-
-        Raises:
-            DeduperError: the file cannot be read.
-            UsageError: a value is none of its type, or a header is not that of the columns.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +141,10 @@ class TextSide:
         with _reading(piece.path):
             for rows, bad in rows_of_lines(piece.path, self.text, header=self.header):
                 yield rows.select([name for name in rows.schema.names if name in names]), bad
+
+
+FileSide: TypeAlias = ParquetSide | TextSide
+"""The files of events or of ranges, all of the same columns; `batches` is for several threads, and for each pass."""
 
 
 def side_of(files: InputFiles, cores: int) -> FileSide:

@@ -9,10 +9,10 @@ from functools import cached_property
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark import SparkContext, cloudpickle
+from pyspark import Broadcast, SparkContext, cloudpickle
 from pyspark.sql import Column
 from pyspark.sql import types as T
 from pyspark.sql.udf import UserDefinedFunction
@@ -23,15 +23,6 @@ from deduper.ranges.aggregate.range_index import RangeIndex
 from deduper.spark_promises import is_this_machine
 
 _ALIGNED = 64
-
-
-class Shared(Protocol):
-    """An index that every worker has."""
-
-    @property
-    def value(self) -> Any:
-        """The index. Called in a worker, any number of times; the first call may load it."""
-        ...
 
 
 def shared_by_workers(index: RangeIndex | EventIndex, context: SparkContext) -> Shared:
@@ -74,6 +65,10 @@ class Mapped:
             arrays.append(whole[at : at + size])
             at += size + _gap(size)
         return _put_together(self.rest, arrays)
+
+
+Shared: TypeAlias = "Mapped | Broadcast[Any]"
+"""An index that every worker has: its `value`, which the first call in a worker may load."""
 
 
 def _gap(size: int) -> int:

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from deduper.config.sections import HealthConfig
 from deduper.ranges.stream.pieces import EVENTS, RANGES, named_pieces
 from deduper.ranges.stream.runner import StreamRunner
 from deduper.ranges.stream.settings import INPUTS, StreamJob
@@ -32,8 +31,7 @@ class StreamMetrics(WindowMetrics):
         self._job = job
         self._runner: StreamRunner | None = None
         self._looked_s: float | None = None
-        limits = HealthConfig() if job.metrics is None else job.metrics.health
-        super().__init__(job, limits, {}, registry, wall_clock_us, seconds)
+        super().__init__(job, job.trigger, {}, registry, wall_clock_us, seconds)
 
     def follow(self, runner: StreamRunner) -> None:
         """The store is owned and recovered, and the inputs are open."""

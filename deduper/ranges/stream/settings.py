@@ -227,6 +227,11 @@ class StreamJob(RangeSettings):
         return all(one.kind in SUBTRACTED for one in self.known.values())
 
     @property
+    def store_place(self) -> Place:
+        """The folder of the store."""
+        return self.store.place
+
+    @property
     def function_ports(self) -> tuple[str, ...]:
         """The ports whose rows are handed to functions; a stream has none."""
         return ()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import IsolationLevel
 
@@ -68,33 +68,6 @@ class RecordSizes:
             self.record_bytes = spilled_bytes / rows
 
 
-class OffsetSource(Protocol):
-    """The source of a batch, as the batch uses it."""
-
-    def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
-        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given.
-
-        Called after the judging, before the commit.
-        """
-
-    def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
-        """The part of a batch that the brokers hold now. Called after a failed reading, or if `held_all` is false.
-
-        Raises:
-            IntegrityError: offsets of it were lost since, and `data_loss` is `fail`.
-        """
-
-    def wait_for(self, error: Exception) -> None:
-        """Wait until a failed batch may be tried again, before `judged_again`; raises as `BrokerWatch.wait_for`."""
-
-    def noted(self, parts: Sequence[PartRead]) -> None:
-        """Warn about what the readers of the parts have noted. Called once all parts are read."""
-
-    @property
-    def silence_s(self) -> float:
-        """How long a fetch waits for a record, see `RangePart`. Asked when the parts are made."""
-
-
 @dataclass(frozen=True)
 class KafkaBatch:
     """The offsets of a window in source order: topic, then partition."""
@@ -104,7 +77,7 @@ class KafkaBatch:
     cluster_id: str
     reading: TopicReading | None = field(repr=False, compare=False)
     sizes: RecordSizes = field(repr=False, compare=False)
-    source: OffsetSource = field(repr=False, compare=False)
+    source: KafkaBatches = field(repr=False, compare=False)
 
     @cached_property
     def partitions(self) -> tuple[BatchPartition, ...]:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,17 +240,6 @@ def _stamp(of: os.stat_result) -> tuple[int, ...]:
     return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns
 
 
-class Keys(Protocol):
-    """Keys with their files, by bucket; of a slice of the digests."""
-
-    @property
-    def slice(self) -> int:
-        """Its number."""
-
-    def bucket(self, key: int) -> BucketEntries | None:
-        """The entries of a bucket, None when it has none."""
-
-
 class KeysInMemory:
     """Keys that were read from files, for look-ups as in a piece."""
 
@@ -266,6 +255,10 @@ class KeysInMemory:
         if at == len(entries.bucket_keys) or entries.bucket_keys[at] != key:
             return None
         return entries.bucket(at)
+
+
+Keys: TypeAlias = MappedPiece | KeysInMemory
+"""Keys with their files, by bucket; of a slice of the digests."""
 
 
 def find(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys) -> tuple[Int64s, Int64s]:

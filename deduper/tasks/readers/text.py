@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -299,16 +299,6 @@ def require_header(path: str, line: bytes, text: TextFormat) -> None:
         )
 
 
-class _Stream(Protocol):
-    """The bytes of a file, decompressed."""
-
-    def read(self, size: int) -> bytes:
-        """The next bytes, at most so many; none only at the end."""
-
-    def readinto(self, buffer: Bytes) -> int:
-        """Put the next bytes into the buffer, and give their number; 0 only at the end."""
-
-
 class _Inflated:
     """The content of one zlib stream, or of several in a row, as Hadoop writes them. Each must have its end."""
 
@@ -339,6 +329,10 @@ class _Inflated:
         data = self.read(buffer.size)
         buffer[: len(data)] = np.frombuffer(data, np.uint8)
         return len(data)
+
+
+_Stream: TypeAlias = pa.NativeFile | _Inflated
+"""The bytes of a file, decompressed: `read` and `readinto` give none only at the end."""
 
 
 def _unpacked(path: str, file: pa.NativeFile) -> _Stream:

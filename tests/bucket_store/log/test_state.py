@@ -349,14 +349,10 @@ def test_two_copies_know_their_common_windows_alike_and_no_others() -> None:
     assert known[0][2] != known[1][2]
 
 
-def test_forgotten_entries_begin_a_new_lineage() -> None:
-    """Nothing that was known before holds what the store holds now; expiry changes nothing."""
+def test_expiry_begins_no_lineage() -> None:
+    """The keys of earlier windows are as they were, but for dead ones."""
     bodies = (ClaimRecord(1, "a", 5), commit(0, 1), DeletionRecord((piece(0, 0),), 9, 0))
-    before = fold_all(LogState(), log_of(*bodies)).lineage
-    assert before == ((-1, nonce(0)), (0, nonce(1)))
-    forgetting = DeletionRecord((piece(0, 1),), 9, 0, is_forgetting=True)
-    state = fold_all(LogState(), log_of(*bodies, forgetting, ClaimRecord(2, "b", 5)))
-    assert state.lineage == ((-1, nonce(4)), (1, nonce(5)))
+    assert fold_all(LogState(), log_of(*bodies)).lineage == ((-1, nonce(0)), (0, nonce(1)))
 
 
 def test_a_lineage_does_not_grow_for_ever() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from bucket_store.maintenance.compactions import Merges
+from bucket_store.maintenance.worker_process import Maintenance
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import Located, PieceStore
 
 
-class InProcess(Merges):
+class InProcess(Maintenance):
     """Deletes and compacts pieces in the calling process and thread."""
 
     def __init__(self, store: PieceStore) -> None:

@@ -101,9 +101,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreElsewhere:
 def test_verify_reads_all_of_it(store: StoreElsewhere) -> None:
     """As much as of the same store in a folder, with the same findings; by its URL alone too."""
     (store.directory / "here").mkdir()
-    here = verify_store(PublishedStore(store.directory / "here").make().open(), rows=True)
-    report = verify_store(store.open(), rows=True)
-    for name in ("records", "pieces", "entries", "sources", "outputs", "rows", "ran"):
+    here = verify_store(PublishedStore(store.directory / "here").make().open())
+    report = verify_store(store.open())
+    for name in ("records", "pieces", "entries", "sources", "outputs", "ran"):
         assert getattr(report, name) == getattr(here, name), name
     # Of stores with other salts, a bucket may be empty in a shard.
     assert report.size_bytes == sum(ref.length for ref in store.live())
@@ -134,7 +134,7 @@ def test_damage_is_named_by_its_url(store: StoreElsewhere) -> None:
 
 def test_what_no_record_names_is_listed_and_deleted(store: StoreElsewhere) -> None:
     """As for a folder of this machine, in its log, its sources and its pieces."""
-    root, before = store.root, told(verify_store(store.open(), rows=True))
+    root, before = store.root, told(verify_store(store.open()))
     stray = root / "sources" / f"{99:012d}-000000-000"
     stray.create(b"x" * 10)
     half = root / "log" / ".00000000000000000077.abcdef.tmp"
@@ -157,7 +157,7 @@ def test_what_no_record_names_is_listed_and_deleted(store: StoreElsewhere) -> No
     assert {item.is_deleted for item in report.garbage} == {True}
     assert not any(place.exists() for place in (stray, half, staged))
     assert [orphan for orphan in orphans(store.open()) if orphan.size_bytes] == []
-    assert told(verify_store(store.open(), rows=True)) == before
+    assert told(verify_store(store.open())) == before
 
 
 def test_a_living_owner_is_left_alone(store: StoreElsewhere) -> None:

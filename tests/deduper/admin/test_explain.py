@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from bucket_store.places.local import local_place
-from deduper.admin.keys import outputs
 from deduper.admin.keys.explain import Explanation, explain, since
-from deduper.admin.keys.outputs import SoughtKey, find_rows
 from deduper.cli.views.explain import ScanProgress, render
 from deduper.columns import parse_columns
 from deduper.config.kafka.sections import KafkaSink
 from deduper.core.digests import KeyValue
 from deduper.errors import UsageError
+from deduper.sinks import published
+from deduper.sinks.published import SoughtKey, find_rows
 from deduper.testing import Row, Settings
 from tests.deduper.admin.test_forecast import KEYS, opened, rows_of
 from tests.deduper.cli.test_terminal import check_lines, printed, words
@@ -175,13 +175,13 @@ def test_a_row_group_is_read_only_if_its_bounds_allow_the_key(
     table = pa.table({"k": pa.array(values, types[column.type.name]), "_dedup": dedup})
     parquet.write_table(table, file, row_group_size=1)
     read: list[bool] = []
-    has_key = outputs.has_key
+    has_key = published.has_key
 
     def counted(*arguments: Any) -> Any:
         read.append(True)
         return has_key(*arguments)
 
-    monkeypatch.setattr(outputs, "has_key", counted)
+    monkeypatch.setattr(published, "has_key", counted)
     count, found = find_rows(local_place(file), SoughtKey((column,), (sought,)), (column,))
     assert (count, [row.row for row in found]) == (len(values), rows)
     # Bounds say nothing of NaN.

@@ -32,7 +32,6 @@ FINE = Facts(
     starts=3,
     waiting=Waiting(0, "offset"),
     differing=(),
-    many_errors=0.5,
     free_bytes=LEAST_FREE_BYTES,
     place="/state",
     broken="",
@@ -101,16 +100,6 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
             {"newest": {"unique": 9, "error": 11}},
             "needs a person: 55% of the rows of the newest windows are errors, most of them malformed: does the config "
             "fit the data?",
-        ),
-        (
-            {"newest": {"unique": 7, "error": 3}, "many_errors": 0.2},
-            "needs a person: 30% of the rows of the newest windows are errors, most of them malformed: does the config "
-            "fit the data?",
-        ),
-        (
-            {"newest": {"unique": 1, "error": 9}, "many_errors": None},
-            "healthy: the last window began 12 s ago; no offset waits; unusual: 90% of the newest rows are errors "
-            "(malformed)",
         ),
         (
             {"waiting": Waiting(None, "offset", "t-0 ends at 3, before 9", is_broken=True)},

@@ -16,7 +16,6 @@ OF_THIS_MACHINE = {
     "deduper/admin/open_store.py": "the config file, and a folder that a person names",
     "deduper/admin/errors/export.py": "the folder of an export, which is of this machine",
     "deduper/admin/status.py": "files of the source, and the room on a store's disk",
-    "deduper/admin/verify/rows.py": "a temporary file of the check",
     "deduper/preflight/connections.py": "texts of errors of sockets",
     "deduper/preflight/disk_room.py": "the room on disks",
     "deduper/preflight/folders.py": "rights and room on disks, the tables, the folder of the source",

@@ -101,6 +101,16 @@ def test_every_reading_command_answers_in_json_too(words: tuple[str, ...]) -> No
     assert any("--json" in parameter.opts for parameter in COMMANDS[words].params)
 
 
+def test_the_help_fits_on_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 lines of 80 columns, one for each command; what is not in it works all the same."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("--help").stdout.splitlines()
+    assert len(lines) <= 40
+    named = [line.split()[1] for line in lines if line.startswith("│ ") and not line.startswith("│ -")]
+    assert sorted(named) == sorted({words[0] for words in COMMANDS})
+    assert run("--show-completion").exit_code == 0
+
+
 def test_the_generated_documentation_is_up_to_date() -> None:
     """Otherwise: python scripts/reference.py."""
     reference = _script("reference")
@@ -135,7 +145,7 @@ def loaded_by_help() -> dict[str, list[str]]:
         "    sys.argv = ['deduper', *words, '--help']\n"
         "    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):\n"
         "        main()\n"
-        "    assert 'Exit codes: 0 ok' in text.getvalue(), words\n"
+        "    assert not words or 'Exit codes: 0 ok' in text.getvalue(), words\n"
         "    known = sum(loaded.values(), [])\n"
         f"    loaded[' '.join(words)] = [name for name in {HEAVY!r} if name in sys.modules and name not in known]\n"
         "print(json.dumps(loaded))\n"

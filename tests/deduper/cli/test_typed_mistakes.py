@@ -93,8 +93,6 @@ grace-without-unit | gc job.yaml --grace 5 | 2
   error: --grace a duration needs a unit, found `5`; write `5s` for seconds; <UNITS>
 grace-no-duration | gc job.yaml --grace soon | 2
   error: --grace `soon` is not a duration; <DURATION>
-rows-without-config | verify state --rows | 2
-  error: --rows needs the config: it says where the outputs are
 seed-outputs-have-a-format | seed job.yaml --files out --outputs --format csv | 2
   error: --format: the endings of --outputs say it, leave it out
 init-in-no-folder | init no/such.yaml | 2

@@ -395,7 +395,6 @@ SETTINGS = [
     ),
     *("sinks.unique.path", "spark.x", "spark.spark.x", "nonsense", "source.nonsense", "sinks.unique.nonsense"),
     *("metrics", "metrics.port", "metrics.host", "metrics.nonsense"),
-    *("errors", "errors.warn_share", "errors.nonsense"),
 ]
 ODD_VALUES: list[object] = [
     *(None, True, 0, -1, 2**70, 1.5, "", "x", " ", "${", "never", "none", "ordered", "category", "csv", "off"),

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from deduper.config.sections import ErrorsConfig
 from deduper.core.statistics import SpanCounts
 from deduper.service.error_watch import ErrorWatch
 from deduper.window.expired_causes import expired_cause
@@ -33,12 +32,10 @@ def window(number: int, rows: int, error: int) -> BatchProgress:
     )
 
 
-def lines(
-    caplog: pytest.LogCaptureFixture, windows: list[tuple[float, int, int]], **settings: object
-) -> tuple[list[str], str | None]:
+def lines(caplog: pytest.LogCaptureFixture, windows: list[tuple[float, int, int]]) -> tuple[list[str], str | None]:
     """What is logged for windows at these seconds, of so many rows and errors; and the note on the whole run."""
     now = [0.0]
-    watch = ErrorWatch(ErrorsConfig.model_validate(settings), lambda: now[0])
+    watch = ErrorWatch(lambda: now[0])
     for number, (at, rows, error) in enumerate(windows):
         now[0] = at
         watch.window_ended(window(number, rows, error))
@@ -82,16 +79,9 @@ def test_it_is_said_once_then_at_intervals_and_when_it_ends(caplog: pytest.LogCa
     assert note is not None
 
 
-@pytest.mark.parametrize(("share", "count"), [("off", 0), ("0%", 2), ("1%", 1), (0.95, 0)])
-def test_the_share_is_a_setting(caplog: pytest.LogCaptureFixture, share: object, count: int) -> None:
-    """In percent or as a part of 1; both windows count, as ten minutes lie between them."""
-    found, _ = lines(caplog, [(0, 1000, 1), (605, 1000, 900)], warn_share=share)
-    assert len([line for line in found if "rows are errors" in line]) == count
-
-
 def test_another_reason_within_ten_minutes_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
     """Each reason has its own ten minutes."""
-    watch = ErrorWatch(ErrorsConfig(), lambda: 0.0)
+    watch = ErrorWatch(lambda: 0.0)
     for number, reason in enumerate(("null_key", "malformed", "null_key", "malformed")):
         watch.window_ended(replace(window(number, 10, 9), errors=(ErrorGroup(reason, None, 9),)))
     assert [line.partition(":")[0] for line in caplog.messages] == ["window 0", "window 1"]
@@ -99,7 +89,7 @@ def test_another_reason_within_ten_minutes_is_logged_too(caplog: pytest.LogCaptu
 
 def test_many_expired_rows_have_a_cause(caplog: pytest.LogCaptureFixture) -> None:
     """In the log, and in the note on the run."""
-    watch = ErrorWatch(ErrorsConfig())
+    watch = ErrorWatch()
     many = replace(window(0, 10, 0), unique=8, expired=2, expired_cause="the period is short")
     for progress in (many, replace(many, window=1), window(2, 10, 0)):
         watch.window_ended(progress)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from deduper.config.sections import HealthConfig
 from deduper.kafka.offsets import TopicPartition
 from deduper.service.end_times import EndTimes
 from deduper.service.health import HealthFacts, complaints
@@ -15,12 +14,11 @@ from deduper.service.health import HealthFacts, complaints
 WELL = HealthFacts(
     up_s=10_000, running_s=0, is_committed=False, commit_s=5, brokers_s=3, waiting=0, free_bytes={"store": 10**12}
 )
-LIMITS = HealthConfig()
 
 
 def reasons(**changes: Any) -> list[str]:
     """The beginnings of what is wrong with a job that is well but for these."""
-    return [reason.split(":")[0].split(",")[0] for reason in complaints(replace(WELL, **changes), LIMITS)]
+    return [reason.split(":")[0].split(",")[0] for reason in complaints(replace(WELL, **changes))]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +48,16 @@ def reasons(**changes: Any) -> list[str]:
 def test_a_limit_is_the_last_good_value(changes: dict[str, Any], wrong: list[str]) -> None:
     """Both sides of each; a start has its time before anything is expected of it."""
     assert reasons(**changes) == wrong
+
+
+def test_a_job_of_rare_windows_has_the_time_of_three() -> None:
+    """A trigger of an hour: that no window was committed for two hours is as it should be."""
+    hour = 3600
+    for commit_s, up_s in ((3 * hour, 9 * hour), (None, 3 * hour)):
+        facts = replace(WELL, waiting=1, commit_s=commit_s, up_s=up_s)
+        assert list(complaints(facts, hour * 1_000_000)) == []
+        later = replace(facts, commit_s=None if commit_s is None else commit_s + 1, up_s=up_s + 1)
+        assert len(list(complaints(later, hour * 1_000_000))) == 1
 
 
 PLACE = TopicPartition("clicks", 0)

@@ -39,7 +39,7 @@ from deduper.leaks.figures import figures_of
 from deduper.leaks.meter import LeakMeter, LeakSettings
 from deduper.leaks.sample import SampledRecords
 from deduper.leaks.stored import sample_of
-from deduper.service import job, lag_watch, metrics, process_memory
+from deduper.service import health, job, lag_watch, metrics, process_memory
 from deduper.service.metrics import JobMetrics
 from deduper.service.metrics_server import serving_metrics
 from deduper.service.process_memory import resident_bytes, summed_by_process
@@ -688,10 +688,11 @@ def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
         assert answered(settings, "/healthz")[1] == "ok\n"
 
 
-def test_health_knows_what_the_job_knows(tmp_path: Path) -> None:
+def test_health_knows_what_the_job_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A committed window that is not published, records that wait, a window at hand."""
+    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1)
     now_us, seconds = NOW_US, 0.0
-    settings = config(tmp_path, metrics={"port": free_port(), "health": {"disk_free": "1B"}})
+    settings = config(tmp_path, metrics={"port": free_port()})
     log = owned_log(settings)
     reported = JobMetrics(settings, CollectorRegistry(), lambda: now_us, lambda: seconds)
     reported.opened(log)

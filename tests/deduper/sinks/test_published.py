@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from bucket_store.places.local import local_place
 from deduper.errors import IntegrityError
 from deduper.sinks.names import Attempt, FinalName, Format, final_name
-from deduper.sinks.published import csv_texts, dedup_of_rows, format_of
+from deduper.sinks.published import csv_texts, format_of, published_files, said_of_rows
 
 
 @pytest.mark.parametrize("form", Format)
@@ -32,6 +33,19 @@ def test_texts_of_csv(tmp_path: Path) -> None:
     file = local_place(tmp_path / "a.csv")
     file.local.write_text('k,v,_dedup\n,"","{""n"":1}"\n"a\nb","""c""","{""n"":2}"\n')
     assert csv_texts(file, ["k", "v"]) == {"k": [None, "a\nb"], "v": ["", '"c"']}
-    assert list(dedup_of_rows(file)) == [{"n": 1}, {"n": 2}]
+    (batch,) = said_of_rows(file, pa.schema([("n", pa.int64()), ("m", pa.string())]))
+    assert batch.to_pylist() == [{"n": 1, "m": None}, {"n": 2, "m": None}]
     file.local.write_text("")
     assert csv_texts(file, ["k"]) == {"k": []}
+
+
+def test_the_files_of_a_store_in_a_folder(tmp_path: Path) -> None:
+    """By their names alone, in their order; no folder, or a file of its name, has none."""
+    mine, other = "ab" * 16, "cd" * 16
+    names = [final_name(mine, Attempt(window, 1, 0), 0, "json") for window in (7, 12)]
+    for name in (*reversed(names), final_name(other, Attempt(1, 1, 0), 0, "json"), "_published", ".hidden", "a.json"):
+        (tmp_path / name).write_text("x")
+    found = published_files(local_place(tmp_path), mine)
+    assert [(file.window, file.path.path.name) for file in found] == [(7, names[0]), (12, names[1])]
+    assert published_files(local_place(tmp_path / "none"), mine) == []
+    assert published_files(local_place(tmp_path / "a.json"), mine) == []

@@ -121,7 +121,7 @@ class ManyShards:
         )
         self._judge = WindowJudge(self, self.config, self.log, open_backend(self.config.store.url), tables)
         self._runner = WindowRunner(
-            self.config, self.log, NoBytes(), self._judge, self._now, in_background=in_background
+            self.config, self.log, NoBytes(), self._judge.judge, self._now, in_background=in_background
         )
 
     def run(self) -> None:

@@ -190,7 +190,7 @@ def test_what_was_judged_in_the_end_is_told(world: World, monkeypatch: pytest.Mo
     def judged_less(batch: SourceFileBatch, state: LogState, wall_us: int) -> Judgement:
         return replace(judge(batch, state, wall_us), batch=less)
 
-    monkeypatch.setattr(process.judge, "judge", judged_less)
+    monkeypatch.setattr(process.runner, "_judge", judged_less)
     progress: list[BatchProgress] = []
     judged = process.runner.run(WindowInput("query", 1, asked), progress.append)
     assert [each.rows for each in progress] == [3]

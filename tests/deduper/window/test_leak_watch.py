@@ -13,10 +13,10 @@ import pytest
 
 from bucket_store.log.leak_sample import FILE_NAME, read_leak_sample, write_leak_sample
 from bucket_store.places.local import local_place
-from deduper.config.sections import LeakMeterConfig
 from deduper.core.kernels import measure_misses
 from deduper.leaks.figures import LeakFigures
 from deduper.leaks.meter import KINDS
+from deduper.seeding.reading import SeedConfig
 from deduper.tasks import judge as judge_task
 from deduper.testing import Row, Settings
 from deduper.window.accessories import leak_watch
@@ -37,11 +37,15 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def a_world(directory: Path, settings: Settings, sample: int = 1) -> World:
+@pytest.fixture(autouse=True)
+def every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key is in the sample."""
+    monkeypatch.setattr(leak_watch, "_BITS", 0)
+
+
+def a_world(directory: Path, settings: Settings) -> World:
     """A job on two shards."""
-    world = World(directory, Trial(settings, shards=2))
-    world.config = world.config.model_copy(update={"leak_meter": LeakMeterConfig(sample=sample)})
-    return world
+    return World(directory, Trial(settings, shards=2))
 
 
 def texts(windows: list[list[list[Row]]]) -> list[list[list[Row]]]:
@@ -81,9 +85,10 @@ def test_a_job_measures_what_its_look_up_misses(world: World) -> None:
     assert figures(process).records == sum(len(part) for parts in windows for part in parts)
 
 
-def test_a_real_sample(tmp_path: Path) -> None:
+def test_a_real_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one key in two: the figures have intervals, are written and read, and found copies count too."""
-    world = a_world(tmp_path, OWN, sample=2)
+    monkeypatch.setattr(leak_watch, "_BITS", 1)
+    world = a_world(tmp_path, OWN)
     with machine_of(world):
         process = Process(world)
         run(process, texts(stream(3, windows=12, keys=60, heavy=False)))  # sampled keys have copies for any salt
@@ -229,11 +234,11 @@ def test_expiries_without_a_distance_have_no_meter(tmp_path: Path, settings: Set
     assert not (world.config.store.path / FILE_NAME).exists()
 
 
-def test_zero_is_no_meter(tmp_path: Path) -> None:
-    """`sample: 0` turns it off; a rate that is no power of two is refused."""
-    assert sample_bits(a_world(tmp_path, OWN, sample=0).config) is None
-    with pytest.raises(ValueError, match="power of two"):
-        LeakMeterConfig(sample=100)
+def test_a_seed_has_no_meter(tmp_path: Path) -> None:
+    """Its records are judged by nobody's clock."""
+    config = a_world(tmp_path, OWN).config
+    assert sample_bits(config) == 0
+    assert sample_bits(SeedConfig.model_construct(**dict(config))) is None
 
 
 def test_processing_time_is_measured(tmp_path: Path) -> None:

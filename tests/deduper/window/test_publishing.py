@@ -104,7 +104,7 @@ class Job:
         self.log.claim_epoch("test", NOW_US)
         self.pieces = open_backend(self.config.store.url)
         recovery.recover(self.config, recovery.Ownership(self.log, self.pieces), self.topics)
-        self.runner = WindowRunner(self.config, self.log, self.pieces, self, lambda: NOW_US, self.topics)
+        self.runner = WindowRunner(self.config, self.log, self.pieces, self.judge, lambda: NOW_US, self.topics)
 
     def judge(self, batch: Any, state: LogState, wall_us: int) -> Judgement:
         """One row for each port."""

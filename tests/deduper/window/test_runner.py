@@ -111,7 +111,7 @@ class Job:
             self.config,
             self.log,
             InProcess(self.pieces),
-            self,
+            self.judge,
             lambda: self.now_us,
             files=None if self._fold_windows is None else FilesToFold.of(source, self.known),
             in_background=self._in_background,
@@ -269,7 +269,7 @@ def test_a_category_list_goes_into_the_record(job: Job, monkeypatch: pytest.Monk
 
     judge = job.judge
     some: Any = Categories
-    monkeypatch.setattr(job, "judge", lambda *given: replace(judge(*given), categories=some))
+    monkeypatch.setattr(job.runner, "_judge", lambda *given: replace(judge(*given), categories=some))
     monkeypatch.setattr(SourceFileBatch, "extra", lambda self: {"seen": 1})
     job.run()
     extra = job.record().extra

@@ -19,8 +19,8 @@ from deduper.admin.report.charts import Axis, Series
 from deduper.admin.report.collect import JobReport, report_of
 from deduper.admin.report.page import page
 from deduper.cli.views.report import render
-from deduper.config.sections import LeakMeterConfig
 from deduper.testing import Row, Settings
+from deduper.window.accessories import leak_watch
 from tests.deduper.leaks.test_meter import settings_of, stream
 from tests.deduper.small_service import Process, Trial, World, machine_of
 from tests.deduper.window.test_leak_watch import run, texts
@@ -33,10 +33,10 @@ VOID = {"meta", "rect", "line", "polyline", "polygon", "circle"}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A job that measures every key."""
+    monkeypatch.setattr(leak_watch, "_BITS", 0)
     world = World(tmp_path, Trial(settings_of("own_bucket"), shards=2))
-    world.config = world.config.model_copy(update={"leak_meter": LeakMeterConfig(sample=1)})
     with machine_of(world):
         yield world
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from bucket_store.errors import CorruptionError
@@ -21,9 +20,6 @@ from deduper.admin.open_store import open_store
 from deduper.admin.orphans import OrphanKind
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.run import Verification, _made_twice, verify_store, verify_target
-from deduper.admin.verify.scope import ROWS_CHECKS
-from deduper.admin.verify.window_rows import source_orders
-from deduper.core.clock import POSITION_BITS
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 from tests.deduper.whole_job import KINDS, Kind, WholeJob
 
@@ -58,24 +54,21 @@ def test_a_sound_store_is_sound(config_file: Path) -> None:
     ids=KINDS,
 )
 def test_every_check_passes_on_every_kind_of_job(tmp_path: Path, kind: Kind, snapshot_every: int) -> None:
-    """Every row of every port is read, and every record of the source is found where the service sent it."""
+    """Nothing is skipped, and nothing is worth a note."""
     job = WholeJob(tmp_path, replace(kind, snapshot_every=snapshot_every), seed=5).make(7)
-    report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
+    report = verify_store(job.open(), settled=True)
     assert report.findings == ()
-    written = job.config.file_ports
-    assert report.rows == sum(port in written for port in job.answers.values()) > 0
     assert report.ran == set(Check)
-    assert set(report.skipped) <= ({Check.ROWS_CLOCK} if len(written) < 4 else set())
-    assert (report.notes, report.orphans) == ((), ())
+    assert (report.skipped, report.notes, report.orphans) == ({}, (), ())
 
 
 def test_a_store_whose_records_are_folded_away_is_sound(tmp_path: Path) -> None:
     """The missing records are not checked, and the report says so."""
     job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
     assert job.log.delete_folded(grace_us=0) > 0
-    report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
+    report = verify_store(job.open(), settled=True)
     assert report.findings == ()
-    assert set(report.skipped) == {Check.ROWS_REASON, Check.ROWS_CLOCK, Check.PIECES_OVERDUE}
+    assert set(report.skipped) == {Check.PIECES_OVERDUE}
 
 
 def test_what_readers_take_away_is_told_and_no_finding(tmp_path: Path) -> None:
@@ -84,10 +77,10 @@ def test_what_readers_take_away_is_told_and_no_finding(tmp_path: Path) -> None:
     for port in ("unique", "error"):
         for path in job.published(port)[::3]:
             path.unlink()
-    report = verify_store(job.open(), rows=True, settled=True)
+    report = verify_store(job.open(), settled=True)
     assert report.findings == ()
     assert any("readers have taken them" in note.text for note in report.notes)
-    assert set(report.skipped) == {Check.ROWS_CLOCK, Check.ROWS_FIRST_SEEN}
+    assert report.skipped == {}
 
 
 def test_a_sleepers_record_in_a_freed_slot_counts_for_nothing(tmp_path: Path) -> None:
@@ -121,17 +114,10 @@ def test_a_clock_that_was_ahead_twice_makes_no_piece_overdue(tmp_path: Path) -> 
 def test_without_a_config_it_says_what_was_not_checked(tmp_path: Path) -> None:
     """The ports and the period stand in the config alone."""
     job = WholeJob(tmp_path, seed=5).make(3)
-    report = verify_target(str(job.log.root.local), rows=True)
+    report = verify_target(str(job.log.root.local))
     assert report.findings == ()
-    assert report.skipped.keys() >= {Check.PIECES_OVERDUE, Check.OUTPUTS_BYTES, *ROWS_CHECKS}
+    assert report.skipped.keys() >= {Check.PIECES_OVERDUE, Check.OUTPUTS_BYTES}
     assert all("config" in why for why in report.skipped.values())
-
-
-def test_rows_are_read_only_when_they_are_asked_for(tmp_path: Path) -> None:
-    """Because that takes time."""
-    report = verify_target(str(WholeJob(tmp_path, seed=5).make(3).config_file))
-    assert report.rows == 0
-    assert {check for check, why in report.skipped.items() if "--rows" in why} == set(ROWS_CHECKS)
 
 
 @pytest.mark.parametrize("step", ["judged", "committed", "published", "store marked"])
@@ -145,9 +131,9 @@ def test_a_store_between_two_steps_of_a_window_is_sound_but_not_settled(tmp_path
         job.publish(record.outputs)
     if step == "store marked":
         job.mark_at(job.log.root.local / "published", record.window)
-    report = verify_store(job.open(), rows=True)
+    report = verify_store(job.open())
     assert report.findings == ()
-    settled = verify_store(job.open(), rows=True, settled=True)
+    settled = verify_store(job.open(), settled=True)
     assert {finding.check for finding in settled.findings} == {Check.UNSETTLED}
     assert settled.exit_code == 3
 
@@ -170,7 +156,7 @@ def test_a_window_that_lost_a_piece_to_expiry_is_sound(tmp_path: Path) -> None:
     job = WholeJob(tmp_path, seed=5).make(6)
     piece = job.log.state.pieces[1][0]
     job.log.place(DeletionRecord((piece,), job.log.state.last_wall_us, 0))
-    report = verify_store(job.open(), rows=True)
+    report = verify_store(job.open())
     assert report.findings == ()
     assert [orphan.kind for orphan in report.orphans] == [OrphanKind.RETIRED_PIECE]
 
@@ -217,7 +203,7 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
                 job.run_window()
             return super().pieces()
 
-    report = verify_store(replace(store, pieces=Late(store.root.local)), rows=True)
+    report = verify_store(replace(store, pieces=Late(store.root.local)))
     assert report.findings == ()
     assert job.log.state.next_window == 5
 
@@ -225,7 +211,7 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
 def test_every_check_stands_in_the_documentation() -> None:
     """With its exit code and its promise; a check's name is stable."""
     text = (Path(__file__).parents[4] / "docs" / "verify.md").read_text(encoding="utf-8")
-    for check in set(Check) - {Check.UNSETTLED, Check.ROWS_EXPECTED}:
+    for check in set(Check) - {Check.UNSETTLED}:
         assert f"| `{check.id}` | {check.level.value.value} | {check.promise} |" in text
 
 
@@ -250,15 +236,7 @@ def test_only_what_is_found_twice_counts() -> None:
 
 def test_the_json_names_every_check_and_its_promise(tmp_path: Path) -> None:
     """For programs: the checks that were made."""
-    report = verify_target(str(WholeJob(tmp_path, seed=5).make(2).config_file), rows=True).to_json()
+    report = verify_target(str(WholeJob(tmp_path, seed=5).make(2).config_file)).to_json()
     by_id = {check["check"]: check for check in json.loads(json.dumps(report))["checks"]}
-    assert by_id.keys() == {check.id for check in Check} - {"unsettled", "rows.expected"}
+    assert by_id.keys() == {check.id for check in Check} - {"unsettled"}
     assert all(check["ran"] and check["promise"] and check["findings"] == 0 for check in by_id.values())
-
-
-def test_positions_count_from_where_the_window_began() -> None:
-    """Orders of rows of topics stay small however far the offsets have come; what is before the start is none of it."""
-    far = 1 << 60
-    sources, positions = pa.chunked_array([["a", "b", "b", "c", None]]), pa.chunked_array([[7, far + 5, far - 1, 7, 7]])
-    found = source_orders(sources, positions, (("a", 0), ("b", far)))
-    assert found.tolist() == [7, 1 << POSITION_BITS | 5, -1, -1, -1]

@@ -15,7 +15,7 @@ import pytest
 from bucket_store.log.records import DeletionRecord, LogSnapshot
 from bucket_store.log.sources_file import GONE
 from deduper.admin.verify.findings import MOST_LISTED, Check
-from deduper.admin.verify.run import Verification, verify_store, verify_target
+from deduper.admin.verify.run import Verification, verify_target
 from deduper.cli.views.verify import render
 from deduper.errors import ExitCode
 from deduper.sinks.names import Attempt, final_name
@@ -28,7 +28,7 @@ from tests.deduper.damage_by_hand import (
     piece_of,
     remember_again,
 )
-from tests.deduper.whole_job import KINDS, WholeJob, source_name
+from tests.deduper.whole_job import KINDS, WholeJob
 
 pytestmark = pytest.mark.slow
 SEED = 5
@@ -80,7 +80,7 @@ def a_flipped_bit_in_the_manifest(job: WholeJob) -> Where:
     return file, file.stat().st_size - 8
 
 
-@damage(Check.SETTINGS, Check.ROWS_CLOCK, Check.PIECES_OVERDUE)
+@damage(Check.SETTINGS, Check.PIECES_OVERDUE)
 def a_config_for_another_key(job: WholeJob) -> Where:
     settings = json.loads(job.config_file.read_text())
     job.config_file.write_text(json.dumps({**settings, "key": "k"}))
@@ -132,12 +132,12 @@ def a_snapshot_that_lost_a_piece(job: WholeJob) -> Where:
     return job.change(4, without_one)
 
 
-@damage(Check.LOG_CLOCK, Check.ROWS_CLOCK, windows=5)
+@damage(Check.LOG_CLOCK, windows=5)
 def a_latest_point_that_went_back(job: WholeJob) -> Where:
     return job.change_window(4, lambda record: replace(record, latest_point=1))
 
 
-@damage(Check.LOG_CLOCK, Check.ROWS_CLOCK, windows=5)
+@damage(Check.LOG_CLOCK, windows=5)
 def a_latest_point_that_was_unset(job: WholeJob) -> Where:
     return job.change_window(4, lambda record: replace(record, latest_point=None))
 
@@ -154,7 +154,7 @@ def a_row_that_is_in_no_count(job: WholeJob) -> Where:
     )
 
 
-@damage(Check.LOG_COUNTS, Check.LOG_TOTALS, Check.ROWS_REASON)
+@damage(Check.LOG_COUNTS, Check.LOG_TOTALS)
 def a_reason_that_counts_one_more(job: WholeJob) -> Where:
     def with_one_more(record: Any) -> Any:
         return replace(record, reasons={**record.reasons, "same_window": record.reasons.get("same_window", 0) + 1})
@@ -169,7 +169,7 @@ def a_record_without_the_files_of_a_port(job: WholeJob) -> Where:
     )
 
 
-@damage(Check.LOG_COUNTS, Check.LOG_TOTALS, Check.ROWS_SOURCE, says="rows of its source partitions")
+@damage(Check.LOG_COUNTS, Check.LOG_TOTALS, says="rows of its source partitions")
 def a_source_partition_with_one_more_row(job: WholeJob) -> Where:
     change_sources(job, 3, lambda parts: [replace(parts[0], rows=parts[0].rows + 1), *parts[1:]])
     return job.record(3)[0]
@@ -269,7 +269,7 @@ def a_sound_piece_that_is_not_the_one_of_the_record(job: WholeJob) -> Where:
     return job.log.root.local / ref.file, ref.offset
 
 
-@damage(Check.PIECES_ORDER, Check.PIECES_INDEX, Check.ROWS_FIRST_SEEN, says="digests out of order")
+@damage(Check.PIECES_ORDER, Check.PIECES_INDEX, says="digests out of order")
 def two_digests_that_changed_places(job: WholeJob) -> Where:
     piece = PieceBytes(job, piece_of(job, 3))
     at = piece.block(piece.bucket())
@@ -433,7 +433,7 @@ def a_staged_file_of_a_committed_window_that_is_gone(job: WholeJob) -> Where:
     return Path(record.outputs[0].final)
 
 
-@damage(Check.OUTPUTS_BYTES, Check.ROWS_PORT)
+@damage(Check.OUTPUTS_BYTES)
 def a_flipped_bit_in_a_published_file(job: WholeJob) -> Where:
     return flip(job.published("error")[0], 1)
 
@@ -445,7 +445,7 @@ def a_flipped_bit_in_a_staged_file(job: WholeJob) -> Where:
     return flip(Path(record.outputs[0].staged), 100)
 
 
-@damage(Check.OUTPUTS_BYTES, Check.ROWS_PORT, Check.ROWS_FIRST_SEEN)
+@damage(Check.OUTPUTS_BYTES)
 def a_published_file_that_is_cut_short(job: WholeJob) -> Where:
     file = job.published("expired")[0]
     size = file.stat().st_size
@@ -530,156 +530,6 @@ def a_mark_of_a_window_that_is_still_staged(job: WholeJob) -> Where:
     return Path(record.outputs[0].staged)
 
 
-# --- rows
-
-
-def with_row(job: WholeJob, port: str, change: Callable[[dict[str, Any]], dict[str, Any]], window: int = 4) -> Path:
-    """One row of a port changed: gives its file."""
-    file = job.published(port, window)[0]
-    first, *rest = job.read(file)
-    return job.rewrite(file, [{**change(first)}, *rest])
-
-
-def with_dedup(job: WholeJob, port: str, window: int = 4, **fields: Any) -> Path:
-    """One row of a port that says something else of its judgement."""
-    return with_row(job, port, lambda row: {**row, "_dedup": {**row["_dedup"], **fields}}, window)
-
-
-@damage(Check.ROWS_PORT)
-def a_row_of_another_verdict(job: WholeJob) -> Where:
-    return with_dedup(job, "expired", verdict="unique")
-
-
-@damage(Check.ROWS_PORT)
-def a_row_of_another_window(job: WholeJob) -> Where:
-    return with_row(job, "unique", lambda row: {**row, "_dedup": {**row["_dedup"], "window": 3}})
-
-
-@damage(Check.ROWS_REASON)
-def a_row_of_another_reason(job: WholeJob) -> Where:
-    with_dedup(job, "expired", reason="category_dropped")
-    return job.record(4)[0]
-
-
-@damage(Check.ROWS_SOURCE, Check.ROWS_FIRST_SEEN)
-def a_row_of_an_unknown_source(job: WholeJob) -> Where:
-    return with_dedup(job, "unique", source="in/none.json")
-
-
-@damage(Check.ROWS_SOURCE, Check.ROWS_CLOCK)
-def a_row_that_is_gone(job: WholeJob) -> Where:
-    """And another in its place, so that the counts of the ports are right."""
-    file = job.published("expired", 4)[0]
-    mine = job.read(file)[0]["_dedup"]["source"]
-    others = [source_name(4, number) for number in range(3) if source_name(4, number) != mine]
-    with_dedup(job, "expired", source=others[0], position=1000)
-    return job.log.root.local / "sources" / job.log.state.sources[4].name
-
-
-@damage(Check.ROWS_TWICE, Check.ROWS_FIRST_SEEN, Check.ROWS_SOURCE, Check.ROWS_CLOCK)
-def a_row_that_is_there_twice(job: WholeJob) -> Where:
-    file = job.published("expired", 4)[0]
-    rows = job.read(file)
-    return job.rewrite(file, [rows[1], *rows[1:]])
-
-
-@damage(Check.ROWS_FIRST_SEEN, says="expected a first copy, found none")
-def a_duplicate_without_its_first_copy(job: WholeJob) -> Where:
-    return with_dedup(job, "duplicate", first_seen=None)
-
-
-@damage(Check.ROWS_FIRST_SEEN, says="expected no first copy, found one")
-def a_unique_row_with_a_first_copy(job: WholeJob) -> Where:
-    first = job.read(job.published("duplicate", 4)[0])[0]["_dedup"]["first_seen"]
-    return with_dedup(job, "unique", first_seen=first)
-
-
-def with_first(job: WholeJob, reason: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
-    """The newest duplicate of this reason, saying something else of its first copy."""
-    for file in reversed(job.published("duplicate")):
-        rows = job.read(file)
-        for at, row in enumerate(rows):
-            dedup = row["_dedup"]
-            if dedup["reason"] == reason:
-                rows[at] = {**row, "_dedup": {**dedup, "first_seen": {**dedup["first_seen"], **change(dedup)}}}
-                return job.rewrite(file, rows)
-    raise KeyError(reason)
-
-
-@damage(Check.ROWS_FIRST_SEEN, says="window of its first copy, for reason earlier_window")
-def a_duplicate_of_a_later_window(job: WholeJob) -> Where:
-    return with_first(job, "earlier_window", lambda own: {"window": own["window"] + 1})
-
-
-@damage(Check.ROWS_FIRST_SEEN, says="a row of port unique")
-def a_duplicate_of_a_row_that_was_not_unique(job: WholeJob) -> Where:
-    return with_first(job, "earlier_window", lambda own: {"position": 500})
-
-
-@damage(Check.ROWS_FIRST_SEEN, says="the expiry key that its row in the unique port has")
-def a_duplicate_of_another_expiry_key_than_its_first_copy_has(job: WholeJob) -> Where:
-    return with_first(job, "earlier_window", lambda own: {"expiry": own["first_seen"]["expiry"] // 10 * 10 + 5})
-
-
-@damage(Check.ROWS_FIRST_SEEN, says="before it in source order")
-def a_duplicate_of_a_row_behind_it(job: WholeJob) -> Where:
-    return with_first(job, "same_window", lambda own: {"source": own["source"], "position": own["position"] + 1})
-
-
-@damage(Check.ROWS_FIRST_SEEN, kind="all_live", windows=7)
-def a_duplicate_of_a_dead_copy(job: WholeJob) -> Where:
-    old = job.read(job.published("unique", 0)[0])[0]
-    dedup = old["_dedup"]
-    file = job.published("duplicate", 6)[0]
-    rows = job.read(file)
-    at = next(at for at, row in enumerate(rows) if row["_dedup"]["reason"] == "earlier_window")
-    first = {"window": 0, "source": dedup["source"], "position": dedup["position"], "expiry": old["t"]}
-    rows[at] = {**rows[at], "_dedup": {**rows[at]["_dedup"], "first_seen": first}}
-    return job.rewrite(file, rows)
-
-
-@damage(Check.ROWS_CLOCK, says="expected not expired, found expired")
-def a_row_that_was_not_old_enough(job: WholeJob) -> Where:
-    return with_row(job, "expired", lambda row: {**row, "t": 90})
-
-
-@damage(Check.ROWS_CLOCK, Check.ROWS_FIRST_SEEN, says="expected expired, found unique")
-def a_unique_row_that_was_too_old(job: WholeJob) -> Where:
-    return with_row(job, "unique", lambda row: {**row, "t": 1})
-
-
-@damage(Check.ROWS_CLOCK, kind="time")
-def a_row_that_was_not_old_enough_in_time(job: WholeJob) -> Where:
-    newer = job.read(job.published("unique", 4)[0])[0]["t"]
-    return with_row(job, "expired", lambda row: {**row, "t": newer})
-
-
-@damage(Check.ROWS_CLOCK, Check.LOG_CLOCK, says="latest point after it")
-def a_latest_point_that_no_row_moved(job: WholeJob) -> Where:
-    return job.change_window(5, lambda record: replace(record, latest_point=(record.latest_point or 0) + 1))
-
-
-@damage(Check.ROWS_CLOCK, Check.LOG_COUNTS, Check.ROWS_FIRST_SEEN, kind="processing_time")
-def an_expired_row_where_nothing_expires(job: WholeJob) -> Where:
-    file = job.published("unique", 4)[0]
-    other = job.directory / "out" / "expired" / file.name
-    rows = [{**row, "_dedup": {**row["_dedup"], "verdict": "expired"}} for row in job.read(file)]
-    file.rename(other)
-    job.change_window(
-        4,
-        lambda record: replace(
-            record,
-            outputs=tuple(
-                replace(output, port="expired", final=str(other))
-                if (output.port, Path(output.final).name) == ("unique", file.name)
-                else output
-                for output in record.outputs
-            ),
-        ),
-    )
-    return job.rewrite(other, rows)
-
-
 @pytest.fixture(scope="module")
 def sound_jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., WholeJob]:
     """Sound jobs by what they are like, each made once."""
@@ -696,7 +546,7 @@ def sound_jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., WholeJ
 
 
 def _verified(job: WholeJob) -> Verification:
-    return verify_target(str(job.config_file), rows=True)
+    return verify_target(str(job.config_file))
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
@@ -719,7 +569,7 @@ def test_every_damage_is_found_by_its_check(
 
 def test_every_check_has_a_damage() -> None:
     """A check that nothing can fail is none."""
-    elsewhere = {Check.ROWS_EXPECTED, Check.UNSETTLED}  # tested beside sound stores
+    elsewhere = {Check.UNSETTLED}  # tested beside sound stores
     assert {damage.check for damage in DAMAGES} == set(Check) - elsewhere
 
 
@@ -737,35 +587,18 @@ def test_a_file_that_was_gone_may_be_judged_later(sound_jobs: Callable[..., Whol
     assert Check.SOURCES_TWICE not in {finding.check for finding in _verified(job).findings}
 
 
-def test_what_was_expected_elsewhere_is_found(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
-    """The answers of an oracle, for tests."""
-    job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
-    expected = dict(job.answers)
-    place = next(place for place, port in expected.items() if port == "unique")
-    expected[place] = "duplicate"
-    (found,) = verify_store(job.open(), rows=True, expected=expected).findings
-    assert (found.check, found.expected, found.found) == (Check.ROWS_EXPECTED, "duplicate", "unique")
-    (found,) = verify_store(job.open(), rows=True, expected=job.answers | {("in/more", 0): "error"}).findings
-    assert (found.check, found.expected, found.found) == (
-        Check.ROWS_EXPECTED,
-        str(len(job.answers) + 1),
-        str(len(job.answers)),
-    )
-
-
 def test_damage_in_thousands_is_counted_not_told(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
     """A report that nobody can read tells nothing."""
     job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
-    for port in ("unique", "expired"):
-        for file in job.published(port):
-            rows = [{**row, "_dedup": {**row["_dedup"], "verdict": "error"}} for row in job.read(file)]
-            job.rewrite(file, rows)
+    folder = job.config.sinks.unique.path  # type: ignore[union-attr]
+    strays = MOST_LISTED + 3
+    for number in range(strays):
+        (folder / f"stray-{number}.parquet").write_bytes(b"")
     report = _verified(job)
     assert len(report.findings) == MOST_LISTED
-    wrong = sum(port in ("unique", "expired") for port in job.answers.values())
-    assert report.unlisted == {Check.ROWS_PORT: wrong - MOST_LISTED}
-    reported = next(check for check in report.to_json()["checks"] if check["check"] == "rows.port")
-    assert reported["findings"] == wrong
+    assert report.unlisted == {Check.OUTPUTS_STRANGE: strays - MOST_LISTED}
+    reported = next(check for check in report.to_json()["checks"] if check["check"] == "outputs.strange")
+    assert reported["findings"] == strays
 
 
 def test_the_report_says_what_to_do(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:

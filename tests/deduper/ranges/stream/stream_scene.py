@@ -185,7 +185,7 @@ class Scene:
 
     @property
     def store(self) -> Place:
-        return self.job.store.place
+        return self.job.store_place
 
     @property
     def status(self) -> StreamStatus:

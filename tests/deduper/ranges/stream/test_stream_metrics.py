@@ -18,6 +18,7 @@ from deduper.ranges.stream.job import run
 from deduper.ranges.stream.metrics import StreamMetrics
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.status import stream_status
+from deduper.service import health
 from tests.deduper.ranges.stream.stream_scene import Scene, event, ranged
 from tests.deduper.service.test_metrics_reference import documented as of_a_job
 from tests.ports import free_ports
@@ -97,8 +98,9 @@ def test_the_page_of_a_running_stream(tmp_path: Path) -> None:
 
 def test_a_stream_that_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows that wait and are not made; a window that takes too long; one that is not published."""
+    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1)
     now = [0.0]
-    scene = Scene(tmp_path, {"metrics": {"health": {"disk_free": "1B"}}})
+    scene = Scene(tmp_path)
     two_windows(scene)
     with owned_store(scene.job, take_over=False, wall_clock_us=lambda: int(now[0] * 1e6)) as owned:
         page = StreamMetrics(scene.job, CollectorRegistry(), lambda: int(now[0] * 1e6), lambda: now[0])
@@ -145,14 +147,14 @@ def test_the_status_of_a_store(tmp_path: Path) -> None:
     text = CliRunner().invoke(app, ["status", str(file)]).stdout
     assert "not running" in text
     assert "window 1" in text
-    for named in (str(file), scene.store.url, str(scene.job.store.place)):
+    for named in (str(file), scene.store.url, str(scene.job.store_place)):
         assert CliRunner().invoke(app, ["status", named, "--json"]).stdout == found.stdout
         assert CliRunner().invoke(app, ["status", named]).stdout == text
         for option in (["--last", "5"], ["--timings"]):
             refused = CliRunner().invoke(app, ["status", named, *option])
             assert refused.exit_code == 2
             assert "--last and --timings are for windows of a job, leave them out" in " ".join(refused.stderr.split())
-    assert line(stream_status(scene.job.store.place)).startswith("not running since ")
+    assert line(stream_status(scene.job.store_place)).startswith("not running since ")
     file.write_text(json.dumps({**scene.written, "store": "elsewhere"}))
     assert CliRunner().invoke(app, ["status", str(file)]).exit_code == 2
     file.write_text(json.dumps({**scene.written, "on": 7, "more": 1}))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bucket_store.places.local import local_place
-from deduper.admin.calendar_text import time_of_text
-from deduper.admin.readback import RowFormat, read_judged
 from deduper.columns import ColumnType, parse_columns
 from deduper.errors import IntegrityError
+from deduper.sinks.plain_values import time_of_text
+from deduper.sinks.published import judged_rows
 from deduper.text.written import text_of_day
 
 DATE, TIMESTAMP, LOCAL = (column.type for column in parse_columns("d date, t timestamp, n timestamp_ntz"))
@@ -95,7 +95,7 @@ def test_rows_of_far_times_are_read_back_from_a_port(ending: str, tmp_path: Path
     """A damaged year among them is still an error."""
     columns = parse_columns("t timestamp, d date")
     file = tmp_path / f"part.{ending}"
-    dedup = '{"window":0,"source":"a","position":0}'
+    dedup = '{"verdict":"unique","window":0,"source":"a","position":0}'
     for year, is_sound in (("+294247", True), ("294247", True), ("+999999", False), ("+29424x", False)):
         time, day = f"{year}-01-10T04:00:54.775807Z", "-5877641-06-23"
         if ending == "json":
@@ -104,9 +104,9 @@ def test_rows_of_far_times_are_read_back_from_a_port(ending: str, tmp_path: Path
             quoted = dedup.replace('"', '""')
             file.write_text(f't,d,_dedup\n{time},{day},"{quoted}"\n')
         for column, value in zip(columns, (INT64_MAX, -(2**31)), strict=True):
-            rows = RowFormat(column, 1, column.type, is_float=False, has_first=False)
             if is_sound:
-                assert read_judged(local_place(file), rows, with_expiry=True).column("expiry").to_pylist() == [value]
+                (row,) = judged_rows(local_place(file), (column,), TIMESTAMP)
+                assert row.values == (value,)
             elif column.name == "t":
                 with pytest.raises(IntegrityError, match="cannot be read as an output"):
-                    read_judged(local_place(file), rows, with_expiry=True)
+                    judged_rows(local_place(file), (column,), TIMESTAMP)
