@@ -11,7 +11,7 @@ from pathlib import Path
 from deduper import DISTRIBUTION
 from deduper.errors import UsageError
 
-RELEASE = "4.2.0"
+RELEASE = "4.3.0"
 """The PySpark that pyproject.toml pins."""
 _LEAST = (4, 2)
 """A job has settings of Spark's, and calls, that earlier ones lack. A `Deduper` asks for less."""

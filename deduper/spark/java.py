@@ -57,7 +57,7 @@ def require_java() -> Java:
     """Fail before Spark does, with a better message than `Java gateway process exited`.
 
     Raises:
-        DeduperError: no java, or one that Spark 4.2 does not run on; with the command that installs one.
+        DeduperError: no java, or one that Spark does not run on; with the command that installs one.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -70,7 +70,7 @@ def require_java() -> Java:
     version = re.search(r'^.*version "(?:1\.)?(\d+).*$', shown, re.MULTILINE)
     if version is None or int(version[1]) not in _VERSIONS:
         reported = version[0] if version else shown.strip().split("\n", 1)[0] or "no Java"
-        raise DeduperError(f"Spark 4.2 runs on Java 17 or 21, and {java} is {reported}; {_ADVICE}")
+        raise DeduperError(f"Spark runs on Java 17 or 21, and {java} is {reported}; {_ADVICE}")
     return Java(java, version[0])
 
 

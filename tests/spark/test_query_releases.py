@@ -15,7 +15,7 @@ from tests import tiers
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
-RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.3.0")
+RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1")
 _BESIDE = ("pandas", "python-dateutil", "pytz", "six", "tzdata")
 """What PySpark before 4.2 needs for its Arrow functions, and no part of this project uses."""
 _ALWAYS = "values_of_all_types or each_row_of_the_table or split_inside"
