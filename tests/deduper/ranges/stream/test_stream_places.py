@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deduper.errors import CannotWriteError, DeduperError, OwnerAliveError
+from deduper.ranges.stream import settings
 from deduper.ranges.stream.inputs.folders import FolderInput
 from deduper.ranges.stream.runner import owned_store, state_of
 from deduper.ranges.stream.settings import PortFolder
@@ -47,8 +48,9 @@ def test_a_second_run_leaves_the_first_alone(tmp_path: Path) -> None:
         assert owned.log.refresh().next_number == before
 
 
-def test_a_storage_that_is_away_ends_the_start(tmp_path: Path, storage: str) -> None:
-    """With its place, before anything is claimed."""
+def test_a_storage_that_is_away_ends_the_start(tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its place, before anything is claimed; one elsewhere is waited for until the deadline."""
+    monkeypatch.setattr(settings, "_DEADLINE_US", 500_000)
     if storage == "file":
         (tmp_path / "state").write_text("no folder")
     else:
