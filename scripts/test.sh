@@ -31,11 +31,7 @@ if [[ "$tier" != check ]]; then
   wait "$system" || exit 2
   setup_java
   cd "$REPO"
-  # A driver's start takes half the CPU from it, and the tests start dozens of them.
-  python -m deduper.spark.class_archive >/dev/null &
-  archive=$!
   python -m tests.services.jars
-  wait "$archive"
 fi
 wait "$kernels"
 cd "$REPO"
