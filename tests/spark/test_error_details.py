@@ -69,7 +69,7 @@ def test_a_wrong_name_of_a_column_is_reported(new_job: Callable[..., Job], caplo
     job = new_job(source={"schema": "kay string, t long"}, key="kay")
     job.add_file([json.dumps({"key": "Zq7xW", "t": number}) for number in range(20)])
     summary = job.run()
-    cause = "no record has `kay`, but they have `key`"
+    cause = "they lack `kay`, but have `key`"
     said = f"100% of 20 rows are errors: 20 null_key (kay: no such field). Likely cause: {cause}. See `deduper errors`"
     assert summary.error_note == said
     assert f"window 0: {said}" in [record.getMessage() for record in caplog.records]

@@ -258,9 +258,9 @@ def _is_header(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> bool
 
 
 def _names(details: ErrorDetails, lines: LineDetails, rows: Sequence[ErrorRow]) -> Iterable[str]:
-    """A declared column that no record has, and the name nearest to it that they have.
+    """A declared column that none of the rows has, and the name nearest to it that they have.
 
-    A record that is malformed may end before its names do.
+    One without a near name counts only where the reason is about it. A malformed record may end before its names do.
     """
     rows = [row for row in rows if row.code in (Admission.NULL_KEY, Admission.NULL_EXPIRY)]
     of_rows: list[set[str]] = []
@@ -273,10 +273,12 @@ def _names(details: ErrorDetails, lines: LineDetails, rows: Sequence[ErrorRow]) 
     met: Counter[str] = Counter(name for names in of_rows for name in names)
     declared = {details.columns[number].name for number in lines.stored}
     frequent = [name for name in met.keys() - declared if 2 * met[name] >= len(of_rows)]
-    needed = {*details.key, *(() if details.expiry is None else (details.expiry,))}
+    codes = {row.code for row in rows}
+    needed = {*(details.key if Admission.NULL_KEY in codes else ())}
+    needed |= {details.expiry} if Admission.NULL_EXPIRY in codes and details.expiry is not None else set()
     columns = [(details.columns[number].name, number in needed) for number in lines.stored]
     for name, near in misnamed(columns, met, frequent):
-        yield f"no record has `{name}`" + (f", but they have `{near}`" if near else "")
+        yield f"they lack `{name}`" + (f", but have `{near}`" if near else "")
 
 
 def misnamed(

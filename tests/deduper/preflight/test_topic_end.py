@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Sequence[object], list[str]]] = {
     ),
     "one good record among others": (
         [renamed(user="usr")] * 5 + [GOOD],
-        [LEAVE.format(5, 6) + "(null_key: user: no such field); no record has `user`, but they have `usr`"],
+        [LEAVE.format(5, 6) + "(null_key: user: no such field); they lack `user`, but have `usr`"],
     ),
     "one bad record among others": ([renamed(user="usr")] + [GOOD] * 20, []),
     "a near name in one record alone": (

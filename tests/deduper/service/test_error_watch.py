@@ -12,7 +12,7 @@ from deduper.window.expired_causes import expired_cause
 from deduper.window.progress import BatchProgress, ErrorGroup
 
 NULL = ErrorGroup("null_key", "user: no such field", 900)
-CAUSE = "no record has `user`, but they have `usr`"
+CAUSE = "they lack `user`, but have `usr`"
 
 
 def window(number: int, rows: int, error: int) -> BatchProgress:

@@ -223,7 +223,7 @@ MISTAKES: dict[str, tuple[File, Outcome]] = {
     ),
     "a key with another name": (
         File(GOOD.replace(b'"user"', b'"user_id"')),
-        one("null_key", "user: no such field", "no record has `user`, but they have `user_id`"),
+        one("null_key", "user: no such field", "they lack `user`, but have `user_id`"),
     ),
     "numbers in quotes": (
         File(line(number='"1"')),
@@ -322,7 +322,7 @@ MISTAKES: dict[str, tuple[File, Outcome]] = {
         one(
             "null_key",
             "user: null, or no such column in the file",
-            "no record has `user`, but they have `user_name`",
+            "they lack `user`, but have `user_name`",
         ),
     ),
 }

@@ -32,10 +32,10 @@ CSV = FILES | {"file_format": "csv"}
 @pytest.mark.parametrize(
     ("source", "reason", "line", "cause"),
     [
-        ({}, "null_key", {"User": CANARY, "id": 1, "ts": "2024"}, "no record has `user`, but they have `User`"),
-        ({}, "null_key", {"userid": CANARY, "id": 1, "ts": "2024"}, "no record has `user`, but they have `userid`"),
-        ({}, "null_key", {"name": CANARY, "id": 1, "ts": "2024"}, "no record has `user`"),
-        ({}, "null_expiry", {"user": CANARY, "id": 1, "tss": "2024"}, "no record has `ts`, but they have `tss`"),
+        ({}, "null_key", {"User": CANARY, "id": 1, "ts": "2024"}, "they lack `user`, but have `User`"),
+        ({}, "null_key", {"userid": CANARY, "id": 1, "ts": "2024"}, "they lack `user`, but have `userid`"),
+        ({}, "null_key", {"name": CANARY, "id": 1, "ts": "2024"}, "they lack `user`"),
+        ({}, "null_expiry", {"user": CANARY, "id": 1, "tss": "2024"}, "they lack `ts`, but have `tss`"),
         (
             {},
             "ahead_of_now",
@@ -119,8 +119,11 @@ def test_one_header_line_is_enough(tmp_path: Path) -> None:
 
 
 def test_what_few_rows_show_is_no_cause(tmp_path: Path) -> None:
-    """Nor is a name that some of the records have."""
+    """Nor is a name that some of the records have, nor a column that the reason is not about."""
     lines = ["[", *["nonsense"] * 9]
+    expiry = {"by": "event_time", "field": "ts", "period": "24h"}
+    assert not causes(tmp_path, FILES, "null_key", ['{"user":null,"id":1}'] * 3, expiry=expiry)
+    assert causes(tmp_path, FILES, "null_expiry", ['{"user":null,"id":1}'] * 3, expiry=expiry) == ("they lack `ts`",)
     assert not causes(tmp_path, FILES, "malformed", lines)
     assert not causes(tmp_path, FILES, "null_key", ['{"user":null,"id":1,"ts":"2024"}', '{"usr":1,"id":1,"ts":"2024"}'])
 
@@ -154,7 +157,7 @@ def test_names_of_parquet_files(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"usr": [CANARY], "id": [1], "ts": [None]}), file)
     given = details(tmp_path, FILES | {"file_format": "parquet"})
     rows = [ErrorRow(int(Admission.NULL_KEY), None, str(file))]
-    assert likely_causes(given, rows) == ("no record has `user`, but they have `usr`",)
+    assert likely_causes(given, rows) == ("they lack `user`, but have `usr`",)
 
 
 def test_rows_are_counted_by_detail_and_a_missing_file_hurts_nothing(

@@ -38,7 +38,7 @@ PROGRESS = BatchProgress(
     phases={"intent": 0.00123, "judge": 2.5},
     tables={"hits": 3, "load_seconds": 0.12345},
     errors=(ErrorGroup("null_key", "user: null", 7),),
-    causes=("no record has `user`",),
+    causes=("they lack `user`",),
 )
 SUMMARY = RunSummary(windows=1, unique=10, duplicate=5, expired=1, error=0, seconds=75.04, stopped_by="max_windows")
 
@@ -69,7 +69,7 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         "phases": {"intent": 0.0012, "judge": 2.5},
         "tables": {"hits": 3, "load_seconds": 0.1235},
         "errors": [{"reason": "null_key", "detail": "user: null", "rows": 7}],
-        "causes": ["no record has `user`"],
+        "causes": ["they lack `user`"],
         "expired_cause": None,
         "left": None,
     }
