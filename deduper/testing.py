@@ -284,7 +284,7 @@ def differences(
 
 
 @dataclass
-class _Window:
+class _WindowOutputs:
     """A window as it was judged: its source partitions, and by (source, position) the rows that have left."""
 
     number: int
@@ -317,7 +317,7 @@ class _Comparison:
         sources = SourcesReader(self.store.root, state)
         first = parse_columns(f"e {expiry_ddl(self.config.expiry_key_scale)}")[0].type
         for number in range(published + 1):
-            window = _Window(number, commits.get(number), ())
+            window = _WindowOutputs(number, commits.get(number), ())
             for port, of_port in files.items():
                 columns = () if port == TupleVerdict.ERROR.port else self.columns
                 for path in (file.path for file in of_port if file.window == number):
@@ -330,7 +330,7 @@ class _Comparison:
             for position in sorted({*positions} - {at for name, at in self.judged if name == source}):
                 yield Difference(published, source, position, "in this window or an earlier one", "in none")
 
-    def _note(self, window: _Window, port: str, row: JudgedRow) -> Iterator[Difference]:
+    def _note(self, window: _WindowOutputs, port: str, row: JudgedRow) -> Iterator[Difference]:
         place = row.source, row.position
         if place in window.left:
             yield Difference(window.number, *place, "once", f"in port {window.left[place][0]} and in port {port}")
@@ -339,7 +339,7 @@ class _Comparison:
             yield Difference(window.number, *place, f"verdict {port} and window {window.number}", said)
         window.left[place] = port, row
 
-    def _compare(self, window: _Window) -> Iterator[Difference]:
+    def _compare(self, window: _WindowOutputs) -> Iterator[Difference]:
         """Let the oracle judge the window, and compare row by row."""
         given = [self._records_of(partition, window) for partition in window.partitions]
         self.judged.update(place for part in given for place, _ in part)
@@ -360,7 +360,7 @@ class _Comparison:
         yield from self._compare_sums(window)
 
     def _compare_row(
-        self, window: _Window, place: tuple[str, int], answer: Any, left: tuple[str, JudgedRow] | None
+        self, window: _WindowOutputs, place: tuple[str, int], answer: Any, left: tuple[str, JudgedRow] | None
     ) -> Iterator[Difference]:
         port, reason, first = answer
         if left is None:
@@ -381,7 +381,7 @@ class _Comparison:
         if expected != found:
             yield Difference(window.number, *place, " ".join(filter(None, expected)), " ".join(filter(None, found)))
 
-    def _compare_sums(self, window: _Window) -> Iterator[Difference]:
+    def _compare_sums(self, window: _WindowOutputs) -> Iterator[Difference]:
         """Counts of the sources, of the reasons, and the latest point: those of the log."""
         is_whole = len(self.config.file_ports) == len(PORTS)
         counted = Counter(source for source, _ in window.left)
@@ -399,7 +399,9 @@ class _Comparison:
             found = f"{window.record.latest_point}"
             yield Difference(window.number, "", -1, f"latest point {self.oracle.latest} in the log", found)
 
-    def _records_of(self, partition: SourcePartition, window: _Window) -> list[tuple[tuple[str, int], Row | None]]:
+    def _records_of(
+        self, partition: SourcePartition, window: _WindowOutputs
+    ) -> list[tuple[tuple[str, int], Row | None]]:
         """The records of a source partition in their order, by their places; None for those without a verdict."""
         if self.records is None:
             rows = {at: left for (source, at), left in window.left.items() if source == partition.name}
@@ -423,7 +425,7 @@ class _Comparison:
         return Row(values[:keys], expiry if self.unit == 1 or expiry is None else expiry * self.unit)
 
 
-def _partitions_of(window: _Window) -> tuple[SourcePartition, ...]:
+def _partitions_of(window: _WindowOutputs) -> tuple[SourcePartition, ...]:
     """The source partitions of a window whose sources are forgotten: those of its rows, in the order of their names."""
     positions: dict[str, list[int]] = {}
     for source, position in window.left:

@@ -66,7 +66,7 @@ def run(job: RangeJob, *, on_progress: Callable[[str], None]) -> RangeReport:
     with telling_where(job.output.path), written_whole(outputs) as folders:
         for folder in folders:
             folder.mkdir()
-        errors = None if job.errors is None else _Part(folders[0], 0, job.errors, _ERRORS)
+        errors = None if job.errors is None else _PartFile(folders[0], 0, job.errors, _ERRORS)
         with closing(_BadRows(errors)) as bad:
             with _threads(cores) as pool:  # each ends before the folders are removed
                 tables = list(pool.map(partial(sides.indexed_rows, bad), sides.indexed.pieces))
@@ -137,7 +137,7 @@ class _Sides:
         """Write a piece's rows with their answers: how many rows and lines were read, and how many rows are written."""
         number, piece = numbered
         names, read = schema_of(self.asked).names, 0
-        with closing(_Part(folder, number, self._job.output, self._schema)) as part:
+        with closing(_PartFile(folder, number, self._job.output, self._schema)) as part:
             for rows, lines in () if piece is None else self.asked.batches(piece, names):
                 read += rows.num_rows + len(lines)
                 for good in self._good(bad, rows, lines, is_event=self._is_per_event).to_batches():
@@ -171,7 +171,7 @@ class _Sides:
         return rows.append_column(ID_HI, hi).append_column(ID_LO, lo)
 
 
-class _Part:
+class _PartFile:
     """A file of an output, of rows in groups; durable once `finish` gives their number."""
 
     def __init__(self, folder: Path, number: int, output: OutputFiles, schema: pa.Schema) -> None:
@@ -211,7 +211,7 @@ class _BadRows:
     For several threads.
     """
 
-    def __init__(self, file: _Part | None) -> None:
+    def __init__(self, file: _PartFile | None) -> None:
         self._file = file
         self._lock = Lock()
         self.counts: Counter[str] = Counter()
