@@ -49,7 +49,7 @@ class Java:
     def class_archives(self, spark_home: str) -> ClassArchives:
         """Where the archive of a Spark's classes for this Java is, if there is one (see `spark.class_archive`)."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "deduper")
-        of = "\n".join([self.path, self.shown, spark_home, metadata.version("pyspark")])
+        of = "\n".join([str(Path(self.path).resolve()), self.shown, spark_home, metadata.version("pyspark")])
         return ClassArchives(cache, f"spark-classes-{hashlib.blake2b(of.encode(), digest_size=8).hexdigest()}")
 
 
