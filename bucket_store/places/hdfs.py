@@ -20,9 +20,7 @@ import itertools
 import logging
 import math
 import os
-import re
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -34,7 +32,8 @@ from urllib.parse import quote, unquote, urlsplit
 from bucket_store.errors import CorruptionError, StorageAwayError
 from bucket_store.filesystem import temporary_name
 from bucket_store.places import steps
-from bucket_store.places.hadoop_settings import FOLDER, PROTECTION, asks_for_login, hadoop_settings
+from bucket_store.places.hadoop_settings import asks_for_login, hadoop_settings
+from bucket_store.places.hdfs_errors import as_os_error, listens, nodes_of
 from bucket_store.places.kerberos import TOKENS, LoginError, ticket
 from bucket_store.places.outages import is_waiting, note, patient
 from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
@@ -65,9 +64,11 @@ _TRIES, _LONGEST_TRIES_S = 24, 20.0
 _MOST_ROUNDS = 5
 """So often a file is made again whose rename had no answer, and certainly was not done."""
 _CHANGES = ("answers", "takes changes")
+# Others refuse the name itself; but of a file that exists this very try has taken it, and the answer was lost.
+_LEAVES_A_FILE = (errno.EIO, errno.ETIMEDOUT, errno.EDQUOT, errno.EAGAIN, errno.EEXIST)
+_TRIED_AGAIN = (errno.EIO, errno.ETIMEDOUT, errno.EEXIST)
 _PAUSES_OF_DAMAGE_S = (0.5, 2.0)
 """Before a block is read again that all its DataNodes refuse: one of them may just have come back."""
-_LISTENS_S = 2.0
 
 # The least that a NameNode takes, unless `dfs.namenode.fs-limits.min-block-size` is set; then it has its own block.
 _LEAST_BLOCK, _LARGEST_FILE_OF_ONE = 1 << 20, 64 << 20
@@ -88,9 +89,9 @@ _clients: dict[str, list[Client | None]] = {}
 _owner: int | None = None
 """The process whose clients these are."""
 
-# When a file with one replica was last told of.
-_told_at = -math.inf
-_TOLD_EVERY_S = 60.0
+# When a file with one replica was last logged.
+_logged_at = -math.inf
+_LOGGED_EVERY_S = 60.0
 
 # Authorities that have answered this process, so that it needs no other login.
 _answered: set[str] = set()
@@ -288,7 +289,7 @@ class HdfsNames:
         if wanted > 1:
             with contextlib.suppress(OSError):
                 self.call(path, lambda client: client.set_replication(str(path), wanted))
-            _tell_of_one_replica(self.url(path), number)
+            _warn_of_one_replica(self.url(path), number)
         return path
 
     def begin(
@@ -334,6 +335,10 @@ class HdfsNames:
             self.begin(path, data, replicas, parents=parents, failpoint=failpoint)
 
     @property
+    def _has_answered(self) -> bool:
+        return self.authority in _answered
+
+    @property
     def _storage(self) -> str:
         return f"hdfs://{self.authority}"
 
@@ -364,7 +369,7 @@ class HdfsNames:
             raise
         except BaseException as exc:
             # Of the constructor: a name service that the configuration does not have.
-            raise as_os_error(exc, self.url(path)) from exc
+            raise as_os_error(exc, self.url(path), has_answered=self._has_answered) from exc
         try:
             result = bounded(lambda: action(client), _LIMIT_S + size / _BYTES_A_SECOND)
             _answered.add(self.authority)
@@ -377,7 +382,7 @@ class HdfsNames:
             raise
         except BaseException as exc:
             # Of its own errors, a panic of the client is none of Exception's.
-            raise as_os_error(exc, self.url(path), missing()) from exc
+            raise as_os_error(exc, self.url(path), has_answered=self._has_answered, missing=missing()) from exc
 
     def _stage(self, path: PurePosixPath, data: bytes, failpoint: str = "") -> PurePosixPath:
         """A temporary file beside `path`, whole and durable."""
@@ -437,8 +442,8 @@ class HdfsNames:
                 try:
                     return read()
                 except StorageAwayError as exc:
-                    nodes = _nodes_of(exc)
-                    if exc.missing != "reads" or not nodes or not all(map(_listens, nodes)):
+                    nodes = nodes_of(exc)
+                    if exc.missing != "reads" or not nodes or not all(map(listens, nodes)):
                         raise
                     if pause_s is None:
                         raise CorruptionError(
@@ -528,12 +533,12 @@ def _new_client(authority: str) -> Client:
     return Client(f"hdfs://{authority}", _OPTIONS)
 
 
-def _tell_of_one_replica(url: str, tries: int) -> None:
+def _warn_of_one_replica(url: str, tries: int) -> None:
     """While a DataNode is dead, many files a window are so: one line a minute."""
-    global _told_at
+    global _logged_at
     now = time.monotonic()
-    if now - _told_at >= _TOLD_EVERY_S:
-        _told_at = now
+    if now - _logged_at >= _LOGGED_EVERY_S:
+        _logged_at = now
         logger.warning(
             "%s: one DataNode has it so far, %d tries have failed; the NameNode makes the others", url, tries
         )
@@ -573,122 +578,3 @@ def _throw_away(authority: str, client: Client) -> None:
 
 def _entry(status: FileStatus, name: str) -> Entry:
     return Entry(name, status.isdir, 0 if status.isdir else status.length, status.modification_time * 1000)
-
-
-_JAVA_ERROR = re.compile(r'RPCError\("[\w.$]*?(\w+)", "(.*?)(?:\\n|"\)$)', re.DOTALL)
-_ERRORS = {
-    "AccessControlException": errno.EACCES,
-    "AlreadyBeingCreatedException": errno.EBUSY,
-    "DSQuotaExceededException": errno.EDQUOT,
-    "NSQuotaExceededException": errno.EDQUOT,
-    "ParentNotDirectoryException": errno.ENOTDIR,
-    "PathIsNotDirectoryException": errno.ENOTDIR,
-    "PathIsNotEmptyDirectoryException": errno.ENOTEMPTY,
-    "QuotaByStorageTypeExceededException": errno.EDQUOT,
-    "RecoveryInProgressException": errno.EBUSY,
-    "RetriableException": errno.EAGAIN,
-    "SafeModeException": errno.EAGAIN,
-    "StandbyException": errno.EAGAIN,
-}
-# Others refuse the name itself; but of a file that exists this very try has taken it, and the answer was lost.
-_LEAVES_A_FILE = (errno.EIO, errno.ETIMEDOUT, errno.EDQUOT, errno.EAGAIN, errno.EEXIST)
-_TRIED_AGAIN = (errno.EIO, errno.ETIMEDOUT, errno.EEXIST)
-_LONGEST_REASON = 300
-_NO_BLOCK = "no DataNode takes a block: they are down, full, or too few for the replication"
-_NO_BYTES = "the DataNodes do not give the file's bytes"
-_NODE = re.compile(r'ip_addr: \\?"([^"\\]+)\\?".*?xfer_port: (\d+)')
-_NO_NAMENODE = "No NameNode hosts found"
-# Of GSSAPI's texts for a ticket; they begin with its name, or are MIT Kerberos's own words.
-_TICKET = re.compile(r"GSSAPI|[Kk]erberos|[Tt]icket|credentials? cache|libgssapi")
-_NO_TOKENS = "the tokens are none of this cluster, or end within a minute, and "
-_GSSAPI_TEXT = re.compile(r'GSSAPIError\(.*, "(.*)"\)$', re.DOTALL)
-# What to do, behind the cluster's own words.
-_REMEDIES = {
-    errno.EACCES: "let this user write there (`hdfs dfs -chown`), or run the job as another one",
-    errno.EDQUOT: "raise it (`hdfs dfsadmin -setSpaceQuota`, `-setQuota`), or delete files below it; an open one "
-    "counts a block in each replica (`hdfs fsck PATH -openforwrite`)",
-    "SafeModeException": "its DataNodes have not reported their blocks, or somebody keeps it there: "
-    "`hdfs dfsadmin -safemode get`",
-}
-
-
-def as_os_error(error: BaseException, url: str, missing: str = "answers") -> OSError:
-    """The OSError for an error of hdfs-native, without Java's stack, and with what to do about it.
-
-    It is a StorageAwayError if waiting may mend it; `missing` is what HDFS does not do then, for all that the action
-    shows.
-    """
-    text = str(error)
-    if isinstance(error, FileNotFoundError):
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
-    if isinstance(error, FileExistsError):
-        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), url)
-    java = _JAVA_ERROR.search(text)
-    name, reason = (java[1], java[2]) if java else (type(error).__name__, text.partition("\n")[0])
-    code = _ERRORS.get(name, errno.EIO)
-    authority = urlsplit(url).netloc
-    if _NO_NAMENODE in reason:
-        return OSError(errno.EINVAL, f"HDFS: {_unknown_name(authority)}", url)
-    if java is None and _TICKET.search(reason):
-        return PermissionError(errno.EACCES, f"HDFS: no login: {_why_no_login(reason)}", url)
-    is_away = java is None or code == errno.EAGAIN
-    if "could only be written to" in reason:
-        reason, missing, is_away = _NO_BLOCK, "writes", True
-    elif "All DataNodes failed" in reason:
-        nodes = [f"{address}:{port}" for address, port in _NODE.findall(text)]
-        reason, missing = f"{_NO_BYTES}: {', '.join(nodes) or 'none of those that live'}", "reads"
-    elif name == "SafeModeException":
-        missing = "takes changes"
-    elif java is None:
-        server = f"a DataNode of {authority}" if missing in ("writes", "reads") else f"the NameNode at {authority}"
-        reason = f"{server}: {reason}"
-    closed = None if missing == "answers" and authority in _answered else _remedy_of_closed(reason)
-    remedy = _REMEDIES.get(name) or _REMEDIES.get(code) or closed
-    is_away &= closed is None
-    said = f"HDFS: {reason[:_LONGEST_REASON]}{f'; {remedy}' if remedy else ''}"
-    return StorageAwayError.of(code, said, url, missing) if is_away else OSError(code, said, url)
-
-
-def _nodes_of(error: StorageAwayError) -> list[str]:
-    """The DataNodes that did not give a file's bytes; none for another error."""
-    _, is_of_bytes, nodes = str(error.strerror).partition(f"{_NO_BYTES}: ")
-    return re.findall(r"[^\s,;]+:\d+", nodes) if is_of_bytes else []
-
-
-def _listens(node: str) -> bool:
-    host, _, port = node.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_LISTENS_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def _why_no_login(reason: str) -> str:
-    try:
-        ticket()
-    except LoginError as exc:
-        return f"{_NO_TOKENS if TOKENS in os.environ else ''}{exc}"
-    message = _GSSAPI_TEXT.search(reason)
-    text = message[1] if message else reason
-    return f"{text[:_LONGEST_REASON]}; see that the KDC answers, and that the servers' principals are in its realm"
-
-
-def _remedy_of_closed(reason: str) -> str | None:
-    """A server that requires a login, or another one, closes the connection and says nothing."""
-    if "RPC listener disconnected" in reason and not asks_for_login(hadoop_settings()):
-        return f"if this NameNode requires Kerberos, name the folder of its client configuration in {FOLDER}"
-    if "Connection reset" in reason or "onnection closed" in reason or "early eof" in reason:
-        settings = hadoop_settings()
-        if asks_for_login(settings) and PROTECTION not in settings:
-            return f"{FOLDER} has no {PROTECTION}: if the DataNodes have one, write it into hdfs-site.xml"
-    return None
-
-
-def _unknown_name(authority: str) -> str:
-    folder = os.environ.get("HADOOP_CONF_DIR")
-    where = f"{folder}/hdfs-site.xml" if folder else "the hdfs-site.xml in HADOOP_CONF_DIR, which is not set,"
-    return (
-        f"`{authority}` has no port, so it is a name service, and {where} has no NameNodes of it "
-        f"(dfs.ha.namenodes.{authority}, dfs.namenode.rpc-address.{authority}.…); or write hdfs://HOST:PORT/PATH"
-    )

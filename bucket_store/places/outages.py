@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from bucket_store.errors import StorageAwayError
 from bucket_store.threads import on_a_thread
@@ -52,6 +53,12 @@ class _Outage:
     @property
     def waited_s(self) -> float:
         return time.monotonic() - self.since
+
+
+def storage_of(url: object) -> str:
+    """The storage of a URL, as `hdfs://host:port`; empty for a path of this machine."""
+    parts = urlsplit(str(url or ""))
+    return "" if parts.scheme in ("", "file", "rocksdb") else f"{parts.scheme}://{parts.netloc}"
 
 
 _patiences: list[_Patience] = []

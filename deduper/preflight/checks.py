@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bucket_store.errors import StoreError
+from bucket_store.places.outages import storage_of
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, elsewhere, first_file, folders, hadoop, machine, store, topic_end
+from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
 from deduper.preflight.results import Failure, PreflightCheck, Results, Start
 
 logger = logging.getLogger(__name__)
@@ -91,4 +92,4 @@ def _results(check: PreflightCheck, start: Start) -> Results:
     try:
         yield from check.find(start)
     except (DeduperError, StoreError, OSError) as error:
-        yield Failure(check.place, error, elsewhere.storage_of(getattr(error, "filename", None)))
+        yield Failure(check.place, error, storage_of(getattr(error, "filename", None)))

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import errno
-from urllib.parse import urlsplit
 
 from bucket_store.errors import StorageAwayError, UnsafeStorageError
+from bucket_store.places.outages import storage_of
 from bucket_store.places.place import Place
 from bucket_store.places.probe import demand_refusal
 from deduper.diagnostics import note
 from deduper.errors import CannotWriteError
 from deduper.preflight.results import Failure, Results
+from deduper.spark.failures import storage_away
 from deduper.window.leftovers import discard_temporary, store_folders
-
-
-def storage_of(url: object) -> str:
-    """The storage of a URL, as `hdfs://host:port`; empty for a path of this machine."""
-    parts = urlsplit(str(url or ""))
-    return "" if parts.scheme in ("", "file", "rocksdb") else f"{parts.scheme}://{parts.netloc}"
 
 
 def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results:
@@ -43,8 +38,8 @@ def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results
         what = f"{place}: {folder}: there is no bucket {storage_of(folder.url)}; create it, or correct the name"
         yield Failure(place, CannotWriteError(what), storage_of(folder.url))
     except OSError as error:
-        away = error if isinstance(error, StorageAwayError) else error.__cause__
-        if isinstance(away, StorageAwayError):
+        away = storage_away(error)
+        if away is not None:
             yield Failure(place, away, storage_of(folder.url))
             return
         what = f"{place}: {folder} cannot be written to: {error}"

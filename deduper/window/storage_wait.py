@@ -5,11 +5,10 @@ What has failed is done again once a file can be written to each of them from he
 
 from __future__ import annotations
 
-import re
 import time
 
 from bucket_store.filesystem import temporary_name
-from bucket_store.places.outages import is_waiting, note
+from bucket_store.places.outages import is_waiting, note, storage_of
 from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.spark.failures import storage_away
@@ -17,7 +16,6 @@ from deduper.spark.failures import storage_away
 _PAUSE_S = 1.0
 _TRIED_S = 6.0
 """A task has tried for so long at least when it fails."""
-_STORAGE = re.compile(r"\w+://[^/]*")
 
 
 class StorageWait:
@@ -44,9 +42,9 @@ class StorageWait:
             self._since = now
         if now - self._since > self._deadline_s:
             return False
-        storage = _STORAGE.match(str(away))
-        if storage is not None:
-            note(storage[0], away, now - _TRIED_S)
+        storage = storage_of(away)  # its text begins with the URL
+        if storage:
+            note(storage, away, now - _TRIED_S)
         time.sleep(_PAUSE_S)
         for place in self._places:
             _demand_a_file(place)

@@ -18,7 +18,8 @@ import pytest
 from hdfs_native import Client
 
 from bucket_store.errors import StorageAwayError
-from bucket_store.places.hdfs import HdfsNames, as_os_error
+from bucket_store.places.hdfs import HdfsNames
+from bucket_store.places.hdfs_errors import as_os_error
 from bucket_store.places.open import open_place
 from bucket_store.places.place import NotPlacedError, Place
 from tests.bucket_store.places.test_names_contract import *  # noqa: F403  the contract's tests

@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("hdfs_native")
 
 from bucket_store.places import hdfs
-from bucket_store.places.hdfs import HdfsNames, as_os_error
+from bucket_store.places.hdfs import HdfsNames
+from bucket_store.places.hdfs_errors import as_os_error
 from bucket_store.places.place import NotPlacedError, UnansweredError
 
 _PATH = PurePosixPath("/state/log/7")
