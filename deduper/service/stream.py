@@ -84,22 +84,24 @@ class WindowStream:
         self._session.dataSource.register(PlannedStream)
         with self._scratch as scratch:
             for start in range(1, _STARTS + 1):
-                folder = scratch / f"query-{start}"
-                folder.mkdir()
-                with contextlib.closing(Planner(folder, self._plan, self._is_over.set)) as planner:
-                    stream = self._session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
-                    writer = stream.writeStream.queryName(name).foreachBatch(self._judge).trigger(**trigger)
-                    with changed_settings(self._session, _SETTINGS):
-                        query = writer.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start()
-                    failure = self._failure_of(query)
+                failure, was_asked = self._run_query(scratch / f"query-{start}", name, trigger)
                 if failure is None:
                     return
-                if planner.was_asked or start == _STARTS:
-                    raise DeduperError(f"Spark has ended the job's query: {readable_cause(failure)}") from failure
-                logger.warning(
-                    "the query's source did not start, starting the query again: %s", readable_cause(failure)
-                )
+                why = readable_cause(failure)
+                if was_asked or start == _STARTS:
+                    raise DeduperError(f"Spark has ended the job's query: {why}") from failure
+                logger.warning("the query's source did not start, starting the query again: %s", why)
                 self._is_over.clear()
+
+    def _run_query(self, folder: Path, name: str, trigger: dict[str, Any]) -> tuple[Exception | None, bool]:
+        """One start of the query, to its end: `_failure_of` it, and whether its source has come up."""
+        folder.mkdir()
+        with contextlib.closing(Planner(folder, self._plan, self._is_over.set)) as planner:
+            stream = self._session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
+            writer = stream.writeStream.queryName(name).foreachBatch(self._judge).trigger(**trigger)
+            with changed_settings(self._session, _SETTINGS):
+                query = writer.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start()
+            return self._failure_of(query), planner.was_asked
 
     def _failure_of(self, query: StreamingQuery) -> Exception | None:
         """Wait for the query's end, or end it between two windows; the error, if Spark ends it for its own reason."""
