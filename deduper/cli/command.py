@@ -41,21 +41,9 @@ class Panel(StrEnum):
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
-class _Commands(Words):
-    """The commands; `--show-completion` works, and is not in the help, which is to fit on a screen."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """See `Words`."""
-        params = super().get_params(ctx)
-        for param in params:
-            if param.name == "show_completion":
-                param.hidden = True  # type: ignore[attr-defined]
-        return params
-
-
 app = typer.Typer(
     name="deduper",
-    cls=_Commands,
+    cls=Words,
     help="Deduplicate a stream: each record leaves by one of four ports, exactly once.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

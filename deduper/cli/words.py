@@ -22,7 +22,18 @@ _MEANT = {
 
 
 class Words(TyperGroup):
-    """A group whose unknown commands are answered with the one that is meant; `help` is `--help`."""
+    """A group whose unknown commands are answered with the one that is meant; `help` is `--help`.
+
+    `--show-completion` works, and is not in the help, which is to fit on a screen.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As of the library."""
+        params = super().get_params(ctx)
+        for param in params:
+            if param.name == "show_completion":
+                param.hidden = True  # type: ignore[attr-defined]
+        return params
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As of the library."""
