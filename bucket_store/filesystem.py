@@ -106,7 +106,7 @@ class FileSystem(Protocol):
 
 
 class LocalFile:
-    """An `FileHandle` of the machine."""
+    """A `FileHandle` of the machine."""
 
     __slots__ = ("_fd",)
 

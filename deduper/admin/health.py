@@ -15,7 +15,8 @@ from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import ExitCode
 from deduper.preflight.disk_room import LEAST_FREE_BYTES
 from deduper.units import counted, span
-from deduper.window.progress import MANY_ERRORS
+from deduper.window.expired_causes import AHEAD_S
+from deduper.window.progress import MANY_ERRORS, MANY_EXPIRED
 
 BEHIND_S = 60.0
 """More waiting work than is done in this time makes a job behind."""
@@ -23,7 +24,7 @@ STUCK_S = 300.0
 """A window in work, a publication or a silence with waiting records for longer than this is stuck."""
 STUCK_TIMES = 10.0
 """A window may take this many times as long as the usual one."""
-SHARES = {"error": 0.05, "expired": 0.1}
+SHARES = {"error": 0.05, "expired": MANY_EXPIRED}
 """Larger shares of a port are unusual, as for the alerts."""
 _ROWS = {"error": "errors", "expired": "expired"}
 _CLOCK = "is a producer's clock ahead, or this machine's behind"
@@ -31,13 +32,12 @@ _QUESTIONS = {"ahead_of_now": _CLOCK, "jump_too_far": _CLOCK}
 TIMES_DUPLICATES = 3.0
 """So many times as many duplicates for each unique record as in all windows are unusual."""
 FEWEST_DUPLICATES = 0.01
-AHEAD_S = 300.0
 STANDS_S = 300.0
 MANY_STARTS = 4
 STARTS_WITHIN_S = 1800.0
+"""So many starts within this time are a crash loop."""
 _NO_RESTART = (ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.BUG)
 """Ends that a restart does not mend."""
-"""So many starts within this time are a crash loop."""
 FEWEST_FREE = 0.05
 """The least share of a port's disk that has to be free, as for the alert; in a small disk the bytes say nothing."""
 LEAKED = 0.001

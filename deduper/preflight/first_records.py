@@ -49,8 +49,8 @@ def would_be_errors(config: Config, place: str, what: str, records: Sequence[byt
     causes = likely_causes(details, rows)
     count, of = len(rows), len(records[:MOST])
     (most, _), *_ = says.most_common(1)
-    told = f"{count} of the {of} {what} would leave by the error port" if of > 1 else f"the one of the {what} would"
-    yield warning("records", place, f"{told} ({most})", "; ".join(causes) or "correct the settings, or the producer")
+    found = f"{count} of the {of} {what} would leave by the error port" if of > 1 else f"the one of the {what} would"
+    yield warning("records", place, f"{found} ({most})", "; ".join(causes) or "correct the settings, or the producer")
 
 
 def _examined(config: Config, details: ErrorDetails, lines: LineDetails, record: bytes) -> tuple[Admission, str]:

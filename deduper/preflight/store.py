@@ -52,8 +52,8 @@ def _last_end(start: Start, log: CommitLog) -> Results:
     if not log.state.epoch or start.take_over or start.is_beside:
         return
     end, beat = last_end(log.root, log.state.epoch), read_beat(log.root)
-    told = warning if end is None or end.exit_code else note
-    yield told("owner", "store", how_ended(end, "" if beat is None else beat.owner), "")
+    weight = warning if end is None or end.exit_code else note
+    yield weight("owner", "store", how_ended(end, "" if beat is None else beat.owner), "")
 
 
 def outputs(start: Start) -> Results:

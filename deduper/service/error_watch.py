@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from deduper.window.progress import MANY_ERRORS, BatchProgress, ErrorGroup, error_note, expired_note
+from deduper.window.progress import MANY_ERRORS, MANY_EXPIRED, BatchProgress, ErrorGroup, error_note, expired_note
 
 logger = logging.getLogger(__name__)
 
@@ -15,7 +15,6 @@ _WARN_EVERY_S = 600.0
 """A warning is for a person; the metrics have every window."""
 _MOST_GROUPS = 3
 _MOST_KEPT = 1000
-_MANY_EXPIRED = 0.1
 
 
 class ErrorWatch:
@@ -53,7 +52,7 @@ class ErrorWatch:
             self._flood("errors", reason, progress.window, note)
         else:
             self._over("errors", progress.window, progress.error, progress.rows)
-        if progress.expired > _MANY_EXPIRED * progress.rows:
+        if progress.expired > MANY_EXPIRED * progress.rows:
             note = expired_note(progress.expired, progress.rows, progress.expired_cause)
             self._flood("expired rows", "expired", progress.window, note)
         else:
@@ -82,7 +81,7 @@ class ErrorWatch:
 
     def expired_note(self) -> str | None:
         """The expired rows of the whole run; None if they are few."""
-        if self._expired <= _MANY_EXPIRED * self._rows:
+        if self._expired <= MANY_EXPIRED * self._rows:
             return None
         causes = [cause for cause, _ in self._expired_causes.most_common(1)]
         return expired_note(self._expired, self._rows, causes[0] if causes else None)

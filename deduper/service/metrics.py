@@ -275,7 +275,7 @@ class JobMetrics(WindowMetrics):
     def _waiting(self) -> int:
         newest = self._newest
         lag = (newest.latest[place] - end for place, end in self._judged().items() if place in newest.latest)
-        return max(0, *lag, newest.files.get("pending", 0), 0)
+        return max(0, *lag, newest.files.get("pending", 0))
 
 
 def _spans(name: str, text: str, spans: SpanCounts) -> Metric:

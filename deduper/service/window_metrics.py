@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Concatenate, ParamSpec, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -31,6 +30,7 @@ from deduper.service.health import HealthFacts, complaints
 from deduper.service.log_counts import LogCounts
 from deduper.service.process_memory import memory_room, resident_bytes
 from deduper.sinks.names import HasPorts
+from deduper.spark.home import installed_pyspark
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class WindowMetrics(Collector):
 
     def _about(self) -> Iterator[Metric]:
         names = ("version", "python", "spark")
-        values = (__version__, platform.python_version(), version("pyspark"))
+        values = (__version__, platform.python_version(), installed_pyspark())
         yield _info("deduper_build_info", "What runs", names, values)
         log = self._windows.log
         store = "" if log is None else log.manifest.store_id[:8]

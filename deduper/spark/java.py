@@ -10,10 +10,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from deduper.errors import DeduperError
+from deduper.spark.home import installed_pyspark
 
 _VERSIONS = (17, 21)
 DEFAULT_HEAP = "4g"
@@ -49,7 +49,7 @@ class Java:
     def class_archives(self, spark_home: str) -> ClassArchives:
         """Where the archive of a Spark's classes for this Java is, if there is one (see `spark.class_archive`)."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "deduper")
-        of = "\n".join([str(Path(self.path).resolve()), self.shown, spark_home, metadata.version("pyspark")])
+        of = "\n".join([str(Path(self.path).resolve()), self.shown, spark_home, installed_pyspark()])
         return ClassArchives(cache, f"spark-classes-{hashlib.blake2b(of.encode(), digest_size=8).hexdigest()}")
 
 

@@ -10,7 +10,8 @@ from itertools import accumulate, pairwise
 from deduper.core.statistics import SpanCounts
 from deduper.units import format_duration, span
 
-_AHEAD_S = 300.0
+AHEAD_S = 300.0
+"""A latest point so far over the clock is unusual: it hides what a true clock would show."""
 _LITTLE = 3
 """Half of the rows below so many periods: the period is short. Beyond, they are of another time."""
 
@@ -26,7 +27,7 @@ def expired_cause(lateness: SpanCounts, period_us: int, ahead_s: float, *, is_of
     rows = sum(count for _, count in late)
     if not rows:
         return None
-    if ahead_s > _AHEAD_S:
+    if ahead_s > AHEAD_S:
         return (
             f"the latest point is {span(ahead_s)} ahead of this machine's clock, so a record with a time in the future "
             "has made others expired: lower `expiry.max_ahead_of_now`, and correct the producer's clock"

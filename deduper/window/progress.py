@@ -22,6 +22,8 @@ _MOST_GROUPS = 3
 
 MANY_ERRORS = 0.5
 """With a larger share of errors among its records a window is worth a warning: the config does not fit the data."""
+MANY_EXPIRED = 0.1
+"""As many expired records are worth one, too: data in order has few."""
 
 
 @dataclass(frozen=True, slots=True)
