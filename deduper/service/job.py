@@ -21,6 +21,7 @@ from deduper.preflight.results import Start
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.stop import Stop, restoring_handlers
+from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
@@ -51,7 +52,6 @@ from deduper.window.table_folder import table_settings
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch
     from deduper.service.metrics import JobMetrics
-    from deduper.service.stream import WindowStream
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +132,6 @@ def run(
                 reports = Reports(on_progress, metrics, watch, ErrorWatch())
                 windows = Windows(owned.log, runner, reports, stop, max_windows)
                 try:
-                    from deduper.service.stream import WindowStream  # PySpark has what it needs since 4.2
-
                     stream = WindowStream(source_for(windows), windows, stop, spark, _scratch(config, owned))
                     _run(stream, windows, stop, spark, config, drain=drain)
                 finally:
@@ -274,8 +272,7 @@ def _owner_of_port(start: Start) -> contextlib.AbstractContextManager[None]:
 
 
 def _scratch(config: Config, owned: Ownership) -> contextlib.AbstractContextManager[Path]:
-    tables = table_settings(config)
-    return query_folder(tables.memory_dir, tables.disk_dir, owned.log.manifest.store_id)
+    return query_folder(table_settings(config).disk_dir, owned.log.manifest.store_id)
 
 
 def _trigger_ms(config: Config) -> int:
