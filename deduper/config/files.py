@@ -15,6 +15,7 @@ from deduper.config.apart import before_wildcards
 from deduper.config.values import (
     Count,
     Delimiter,
+    NamePattern,
     PortUrl,
     Schema,
     Section,
@@ -37,6 +38,12 @@ class FilesSource(Section):
         alias="schema",
         description="Columns as Spark DDL",
         examples=['"user string, id long, ts timestamp"'],
+    )
+    name_pattern: NamePattern | None = Field(
+        default=None,
+        description="Regular expression (Python's) for the whole name of a file; its named groups are columns of "
+        "`schema`. The records of a file with another name are errors",
+        examples=[r"'access-(?P<day>\d{4}-\d{2}-\d{2})\.log.*'"],
     )
     max_files_per_batch: Count = Field(default=1000, ge=1, description="Maximum number of files in a window")
     header: bool = Field(
@@ -84,7 +91,8 @@ class FilesSource(Section):
     @property
     def reading(self) -> dict[str, Any]:
         """The settings that, beside the bytes, decide the tuples."""
-        return {"schema": self.columns, "format": [self.file_format, self.header, self.delimiter]}
+        form = [self.file_format, self.header, self.delimiter, self.name_pattern]
+        return {"schema": self.columns, "format": form}
 
 
 class FileSink(Section):

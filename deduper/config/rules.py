@@ -21,6 +21,7 @@ from deduper.config.kafka.options import KafkaOptionsError, connection_options, 
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import ConfigMistake, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
+from deduper.config.values import unknown_groups
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.spark_promises import (
     DEFAULT_MASTER,
@@ -72,6 +73,12 @@ def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
                 f"a CSV field cannot hold column `{column.name}` of type {column.type.text}",
                 "declare it as string, or read JSON or Parquet",
             )
+
+
+def _name_groups(source: SourceConfig) -> Iterator[ConfigMistake]:
+    if isinstance(source, FilesSource) and source.name_pattern is not None:
+        for what, write in unknown_groups(source.name_pattern, source.parsed_columns):
+            yield ConfigMistake(("source", "name_pattern"), what, write)
 
 
 def _json_maps(source: SourceConfig) -> Iterator[ConfigMistake]:
@@ -426,6 +433,7 @@ def _tombstones_have_keys(
 # Each rule with the sections it needs.
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ...] = (
     (("source",), _csv_settings),
+    (("source",), _name_groups),
     (("source",), _json_maps),
     (("source", "key"), _key_columns),
     (("source", "expiry"), _expiry_column),

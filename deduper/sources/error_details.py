@@ -10,6 +10,7 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
+from deduper.sources.declared_columns import path_rule
 from deduper.tasks.errors.detail import ErrorDetails, RecordFormat
 from deduper.units import format_duration
 
@@ -49,7 +50,7 @@ def error_details(config: Config) -> ErrorDetails:
         fixed={int(admission): text for admission, text in (_FIXED | _of_expiry(config)).items()},
         zone=config.time_zone,
         delimiter=delimiter if kind == "csv" else None,
-        folder=source.folder if isinstance(source, FilesSource) else None,
+        path_rule=path_rule(source) if isinstance(source, FilesSource) else None,
         unit=config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None,
         schema_ids=schema_ids,
     )

@@ -112,6 +112,7 @@ class TextSide:
     text: TextFormat
     pieces: tuple[Piece, ...]
     header: bool
+    name_pattern: str | None
     rows: None = None
     text_bytes: int = 0
 
@@ -134,12 +135,12 @@ class TextSide:
         text = TextFormat(
             tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE], "," if files.format == "csv" else None
         )
-        return cls(text, pieces, files.format == "csv" and files.header)
+        return cls(text, pieces, files.format == "csv" and files.header, files.name_pattern)
 
     def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[Batch]:
         """See `FileSide`."""
         with _reading(piece.path):
-            for rows, bad in rows_of_lines(piece.path, self.text, header=self.header):
+            for rows, bad in rows_of_lines(piece.path, self.text, header=self.header, name_pattern=self.name_pattern):
                 yield rows.select([name for name in rows.schema.names if name in names]), bad
 
 

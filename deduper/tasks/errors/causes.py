@@ -200,7 +200,8 @@ def _encodings(details: ErrorDetails, rows: Sequence[ErrorRow]) -> list[str | No
     Only the beginning of a file shows its format, so the other lines of the file that are no text count alike.
     """
     kinds = [_kind(row) for row in rows]
-    files = {} if details.folder is None else {row.source: kind for row, kind in zip(rows, kinds, strict=True) if kind}
+    is_of_files = details.path_rule is not None
+    files = {row.source: kind for row, kind in zip(rows, kinds, strict=True) if kind and is_of_files}
     of_rows: list[str | None] = []
     for row, kind in zip(rows, kinds, strict=True):
         if row.code == Admission.INVALID_UTF8:
@@ -225,7 +226,7 @@ def _latin(row: ErrorRow) -> str | None:
 
 def _text_of(details: ErrorDetails, kind: str) -> str:
     if kind in _ENDINGS:
-        ending = "" if details.folder is None else f": end the names of such files in `{_ENDINGS[kind]}`"
+        ending = "" if details.path_rule is None else f": end the names of such files in `{_ENDINGS[kind]}`"
         return f"the data is compressed by {kind}{ending}"
     if kind == _LATIN:
         return "texts are in Latin-1 or a code page of Windows: write UTF-8"
@@ -250,7 +251,7 @@ def _is_time(text: str) -> bool:
 
 def _is_header(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> bool:
     """Whether a line holds the names of the columns, as the first one of a file may."""
-    if details.format != "csv" or lines.explainer is None or details.folder is None or row.raw is None:
+    if details.format != "csv" or lines.explainer is None or details.path_rule is None or row.raw is None:
         return False
     names = {details.columns[number].name.lower() for number in lines.stored}
     same = {field.strip().lower() for field in lines.explainer.fields(row.raw)} & names
@@ -266,7 +267,7 @@ def _names(details: ErrorDetails, lines: LineDetails, rows: Sequence[ErrorRow]) 
     of_rows: list[set[str]] = []
     if details.format == "json" and lines.explainer is not None:
         of_rows = [names for row in rows if row.raw is not None and (names := lines.explainer.names(row.raw))]
-    elif details.format == "parquet" and details.folder is not None:
+    elif details.format == "parquet" and details.path_rule is not None:
         of_rows = [set(parquet.read_schema(source).names) for source in {row.source for row in rows[:1]}]
     if not of_rows:
         return

@@ -150,6 +150,25 @@ def test_rounded_keys_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "the key column k is a decimal(10,2), and a text of it has more digits" in warning
 
 
+def test_columns_of_the_names_of_files(tmp_path: Path) -> None:
+    """A column that a name gives has no field; lines of a file whose name does not match are errors."""
+    place = Place(tmp_path, "delta")
+    put(place, "w-1970-01-02.csv", ["k,v", "1,a"])
+    put(place, "w-1970-01-03.csv", ["k,v", "1,b"], zipped=False)
+    put(place, "other.csv", ["k,v", "2,c"])
+    pattern = r"source: {path: in, name_pattern: 'w-(?P<d>[-\d]+)\.csv',"
+    config(place, "csv")
+    file = tmp_path / "text.yaml"
+    file.write_text(file.read_text().replace("source: {path: in,", pattern))
+    loaded = load_config(file, environment={})
+    assert run_load(loaded).inserted == 2
+    assert sorted(place.rows()) == [(1, "a", 1), (1, "b", 2)]
+    assert [line for _, line in errors(place)] == [b"2,c"]
+    assert headlines(file.read_text().replace("<d>", "<e>"), tmp_path) == [
+        "1:34: source.name_pattern: the schema has no column `e`; its columns are k, v, d"
+    ]
+
+
 def test_files_that_change_or_cannot_be_read(tmp_path: Path) -> None:
     """Nothing is committed."""
     place = Place(tmp_path, "delta")
