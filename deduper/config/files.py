@@ -31,8 +31,9 @@ class FilesSource(Section):
 
     format: Literal["files"]
     path: str = Field(description="Directory or glob to read; relative to the config file's folder", examples=["in/"])
-    file_format: Literal["json", "csv", "parquet"] = Field(
-        description="Format of the files: JSON lines, CSV or Parquet", examples=["json"]
+    file_format: Literal["json", "csv", "parquet", "common_log", "combined_log", "logfmt"] = Field(
+        description="Format of the files: JSON lines, CSV, Parquet, or lines of logs: of web servers, or logfmt",
+        examples=["json"],
     )
     columns: Schema = Field(
         alias="schema",
@@ -67,7 +68,7 @@ class FilesSource(Section):
     @property
     def is_text(self) -> bool:
         """Whether a record is a line of text, which is kept for the error port."""
-        return self.file_format in ("json", "csv")
+        return self.file_format != "parquet"
 
     @property
     def folder(self) -> Path:

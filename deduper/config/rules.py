@@ -23,6 +23,7 @@ from deduper.config.problems import ConfigMistake, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
 from deduper.config.values import unknown_groups
 from deduper.expiry_key import ExpiryKeyScale
+from deduper.log_formats import wrong_columns
 from deduper.spark_promises import (
     DEFAULT_MASTER,
     EXECUTOR_JAVA_OPTIONS,
@@ -52,7 +53,7 @@ def disagreements(sections: Mapping[str, Any]) -> list[ConfigMistake]:
     return found
 
 
-def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
+def _line_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
     if not isinstance(source, FilesSource):
         return  # `KafkaValue` checks its own
     if source.file_format != "csv":
@@ -65,6 +66,8 @@ def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
                 "remove it, or write `file_format: csv`",
                 at_key=True,
             )
+        for what, write in wrong_columns(source.file_format, source.parsed_columns, all_in_lines=False):
+            yield ConfigMistake(("source", "schema"), what, write)
         return
     for column in source.parsed_columns:
         if not column.type.is_scalar:
@@ -432,7 +435,7 @@ def _tombstones_have_keys(
 
 # Each rule with the sections it needs.
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ...] = (
-    (("source",), _csv_settings),
+    (("source",), _line_settings),
     (("source",), _name_groups),
     (("source",), _json_maps),
     (("source", "key"), _key_columns),

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from deduper.columns import Column, DdlError, parse_columns
 from deduper.config.problems import mask_text, suggestion
+from deduper.log_formats import wrong_columns
 from deduper.units import MAX_I64, UnitError, format_duration, format_size, parse_duration, parse_size
 
 REFUSED = "refused"
@@ -376,6 +377,14 @@ def require_groups(pattern: str | None, ddl: str | None) -> None:
         raise refusal(what, "remove it, or write the column into the files", at=("name_pattern",), at_key=True)
     for what, write in unknown_groups(pattern, parse_columns(ddl)):
         raise refusal(what, write, at=("name_pattern",))
+
+
+def require_fields(form: str, ddl: str | None, name_pattern: str | None = None) -> None:
+    """Raises PydanticCustomError unless the lines, or the names of files, of a format can give a section's columns."""
+    given = re.compile(name_pattern or "").groupindex
+    columns = [column for column in parse_columns(ddl or "") if column.name not in given] if ddl else []
+    for what, write in wrong_columns(form, columns, all_in_lines=True):
+        raise refusal(what, write, at=("schema",))
 
 
 Schema = Annotated[str, BeforeValidator(read_schema)]

@@ -20,6 +20,7 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, warning
 from deduper.errors import UsageError
+from deduper.log_formats import LOGS
 from deduper.preflight.first_records import MOST, would_be_errors
 from deduper.preflight.results import Failure, Results, Start
 from deduper.sources.declared_columns import path_rule
@@ -29,6 +30,7 @@ from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.path_columns import NoValue, name_texts
 from deduper.tasks.readers.text import fault_of_header
+from deduper.text.log_exact import pairs_of
 
 CHECK, _PLACE, _PATTERN = "columns", "source.schema", "source.name_pattern"
 BY_NAME = "correct the schema: a column without a field of its name is null"
@@ -107,6 +109,8 @@ def _names(source: FilesSource, file: str) -> list[str] | None:
     if source.file_format == "json":
         record = json.loads(line)
         return list(record) if isinstance(record, dict) else None
+    if source.file_format in LOGS:
+        return [name for name, _ in pairs_of(line, source.file_format)]
     return [field.strip() for field in next(csv.reader([line], delimiter=source.delimiter), [])]
 
 
@@ -149,7 +153,7 @@ def _csv(file: str, declared: Sequence[str], names: Sequence[str]) -> Results:
 
 
 def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Results:
-    """Records of JSON and Parquet have columns by their names: one that they lack is null."""
+    """Records of JSON, logs and Parquet have columns by their names: one that they lack is null."""
     needed = {*config.key, *(() if config.expiry_column is None else (config.expiry_column.name,))}
     if source.file_format == "parquet":  # whose names count in any case
         in_any_case = {name.lower() for name in names}

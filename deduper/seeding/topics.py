@@ -128,7 +128,7 @@ def _value(given: SeedInput, form: str | None, columns: str, delimiter: str) -> 
     if form == "parquet":
         raise UsageError(f"{given.option}: values of a topic are not Parquet: add --format json or csv")
     kind = {"format": form, "schema": columns}
-    return KafkaValue.model_validate(kind if form == "json" else {**kind, "delimiter": delimiter})
+    return KafkaValue.model_validate({**kind, "delimiter": delimiter} if form == "csv" else kind)
 
 
 def _read(kind: Any, value: object, option: str, advice: str) -> Any:

@@ -216,13 +216,14 @@ class TextBatch:
         self,
         files: Sequence[Path],
         columns: str,
+        form: str,
         *,
-        is_csv: bool,
         header: bool,
         keys: Collection[str] = (),
         name_pattern: str | None = None,
     ) -> None:
-        """`keys`: the columns of which a rounded text is a warning. `name_pattern`: of columns in the files' names.
+        """`form`: the name of the format in the settings. `keys`: the columns of which a rounded text is a warning.
+        `name_pattern`: of columns in the files' names.
 
         Raises SettingError: a column has a type that lines do not have.
         """
@@ -232,8 +233,8 @@ class TextBatch:
                 what = f"`{column.name}` is {column.type.text}, which is not read from lines of text"
                 raise SettingError("source.schema", what, "declare it as STRING")
         zone = FIXED_BY_STORE[TIME_ZONE]
-        self._text = TextFormat(tuple(map(DeclaredColumn.of, declared)), zone, "," if is_csv else None)
-        self._header = is_csv and header
+        self._text = TextFormat.of(form, tuple(map(DeclaredColumn.of, declared)), zone)
+        self._header = form == "csv" and header
         self._name_pattern = name_pattern
         self._keys = {
             number

@@ -107,7 +107,7 @@ class ParquetSide:
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Files of CSV or JSON; `deduper.text` says what a line means."""
+    """Files of lines; `deduper.text` says what a line means."""
 
     text: TextFormat
     pieces: tuple[Piece, ...]
@@ -132,9 +132,7 @@ class TextSide:
         for piece in pieces:
             with _reading(piece.path):
                 require_lines(piece.path, Path(piece.path).stat().st_size)
-        text = TextFormat(
-            tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE], "," if files.format == "csv" else None
-        )
+        text = TextFormat.of(files.format, tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE])
         return cls(text, pieces, files.format == "csv" and files.header, files.name_pattern)
 
     def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
+from deduper.log_formats import LOGS
 from deduper.tasks.errors.detail import ErrorDetails, LineDetails, bytes_of, signature
 from deduper.text.values import WHOLE_BITS, Token, timestamp_of
 from deduper.text.wrong import masked
@@ -133,7 +134,7 @@ def _format(details: ErrorDetails, raw: str) -> Iterable[str]:
     if details.format == "csv":
         if line.startswith("{") and line.endswith("}"):
             yield "the lines look like JSON: is the format csv?"
-        given = details.delimiter or ","
+        given = details.delimiter
         other = next((sign for sign in _DELIMITERS if sign != given and line.count(sign) == columns - 1), None)
         if columns > 1 and given not in line and other is not None:
             yield f"the delimiter of the lines may be {_DELIMITERS[other]}"
@@ -142,6 +143,9 @@ def _format(details: ErrorDetails, raw: str) -> Iterable[str]:
                 "a line ends within quotes: a record must stand on one line, and its second half may be taken for "
                 "another record: write texts without line ends, or write JSON"
             )
+    elif details.format != "json":
+        if line.startswith("{") and line.endswith("}"):
+            yield f"the lines look like JSON: is the format {details.format}?"
     elif line.startswith("["):
         yield "a line begins an array: each record must be an object on a line of its own"
     elif line in ("{", "}", "},") or (line.startswith('"') and line.rstrip(",").count('":') == 1):
@@ -160,9 +164,9 @@ def _time(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> Iterable[
     is_whole = token == Token.WHOLE or (token == Token.TEXT and text.isascii() and text.isdigit())
     unit = next((unit for unit, digits in _UNITS.items() if is_whole and len(text.lstrip("-")) in digits), None)
     if kind == "timestamp" and unit is not None:
-        takes = "a timestamp column takes texts" if details.format == "csv" else "a timestamp column takes seconds"
+        takes = "a timestamp column takes " + ("seconds" if details.format == "json" else "texts")
         declare = f"declare `{column.name} bigint` and set `expiry.unit: {unit}`" if unit != "ns" else "convert them"
-        if token == Token.TEXT and details.format != "csv":
+        if token == Token.TEXT and details.format == "json":
             takes = "they stand in quotes"
         if unit != "s" or token == Token.TEXT:
             yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and {takes}: {declare}"
@@ -265,7 +269,7 @@ def _names(details: ErrorDetails, lines: LineDetails, rows: Sequence[ErrorRow]) 
     """
     rows = [row for row in rows if row.code in (Admission.NULL_KEY, Admission.NULL_EXPIRY)]
     of_rows: list[set[str]] = []
-    if details.format == "json" and lines.explainer is not None:
+    if details.format in ("json", *LOGS) and lines.explainer is not None:
         of_rows = [names for row in rows if row.raw is not None and (names := lines.explainer.names(row.raw))]
     elif details.format == "parquet" and details.path_rule is not None:
         of_rows = [set(parquet.read_schema(source).names) for source in {row.source for row in rows[:1]}]

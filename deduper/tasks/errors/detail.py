@@ -21,6 +21,7 @@ from deduper.arrow_columns import DeclaredColumn
 from deduper.avro.framing import schema_id
 from deduper.columns import Column
 from deduper.core.verdict import Admission
+from deduper.log_formats import LOGS
 from deduper.tasks import layout
 from deduper.tasks.readers.path_columns import NoValue, PathRule, PathText, path_value
 from deduper.text.format import TextFormat
@@ -29,7 +30,7 @@ from deduper.text.wrong import Explainer, described
 
 logger = logging.getLogger(__name__)
 
-RecordFormat = Literal["json", "csv", "text", "avro", "parquet"]
+RecordFormat = Literal["json", "csv", "common_log", "combined_log", "logfmt", "text", "avro", "parquet"]
 
 _SIGNATURES: Final = {
     b"\x1f\x8b": "gzip",
@@ -64,7 +65,7 @@ class ErrorDetails:
     expiry: int | None
     fixed: Mapping[int, str]
     zone: str = "UTC"
-    delimiter: str | None = None
+    delimiter: str = ","
     path_rule: PathRule | None = None
     unit: str | None = None
     schema_ids: tuple[int, ...] | None = None
@@ -145,7 +146,7 @@ class Examination:
 class LineDetails:
     """The lines of a file: which columns they hold, and how they are explained.
 
-    `explainer` is None where records are no lines of JSON or CSV; `stored` are the columns of its lines, by number.
+    `explainer` is None where records are no lines of text; `stored` are the columns of its lines, by number.
     """
 
     def __init__(self, details: ErrorDetails, source: str) -> None:
@@ -154,9 +155,9 @@ class LineDetails:
         # A column in the path has no field. A line needs one column at least; any will do.
         self.stored = [number for number in numbers if details.columns[number].name not in self.in_path] or [0]
         self.explainer: Explainer | None = None
-        if details.format in ("json", "csv"):
+        if details.format in ("json", "csv", *LOGS):
             columns = tuple(details.columns[number] for number in self.stored)
-            self.explainer = Explainer(TextFormat(columns, details.zone, details.delimiter))
+            self.explainer = Explainer(TextFormat.of(details.format, columns, details.zone, details.delimiter))
 
 
 def _malformed(details: ErrorDetails, lines: LineDetails, raw: str | None, is_null: Mapping[int, bool]) -> str:

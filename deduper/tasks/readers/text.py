@@ -64,12 +64,13 @@ Places = NDArray[np.int64]
 class TextReading:
     """How records are read; pickled into the job.
 
-    `delimiter` stands between the fields of CSV; None: lines are JSON. With `header`, the first line of a file is no
-    record, but has a place.
+    `form` is the name of their format in the settings. `delimiter` stands between the fields of CSV. With `header`, the
+    first line of a file is no record, but has a place.
     """
 
     declared: Declared
-    delimiter: str | None = None
+    form: str = "json"
+    delimiter: str = ","
     header: bool = False
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart:
@@ -102,7 +103,7 @@ class TextReading:
         given = groups_of(self.declared.path_rule.name_pattern or "")
         names = [column.name for column in self.declared.columns if column.name not in given]
         header = csv_header(names[:1]) if self.header else b""
-        return header + (b"{}\n" if self.delimiter is None else b"\n")
+        return header + (b"{}\n" if self.form == "json" else b"\n")
 
     def _records(self, part: FilePart, clock: ClockRules | None) -> Generator[pa.RecordBatch, None, Noted]:
         begin = first = part.ordinal << POSITION_BITS
@@ -153,16 +154,16 @@ class TextReading:
         """Raises MisheadedFile."""
         columns = [column.name for number, column in enumerate(self.declared.columns) if number not in in_path]
         line = lines.data[lines.starts[0] : lines.ends[0]].tobytes()
-        fault = header_fault(line, columns, self.delimiter or ",")
+        fault = header_fault(line, columns, self.delimiter)
         if fault is not None:
             raise MisheadedFile(fault)
 
     def _format(self, in_path: Collection[int]) -> tuple[TextFormat, dict[int, int]]:
         """What a line holds, and where in it the columns are that are needed, by their numbers.
 
-        A column that its path gives has no field in CSV; in JSON a field of its name is ignored.
+        A column that its path gives has no field in CSV; elsewhere a field of its name is ignored.
         """
-        whole = TextFormat(self.declared.columns, self.declared.zone, self.delimiter)
+        whole = TextFormat.of(self.form, self.declared.columns, self.declared.zone, self.delimiter)
         text, numbers = _of_lines(whole, in_path)
         return text, {number: numbers.index(number) for number in self.declared.stored(in_path)}
 

@@ -78,7 +78,14 @@ s3 | path: in/ | path: s3a://bucket/in
 source-in-hdfs | path: in/ | path: hdfs://namenode:8020/in
   4:9: source.path: files in `hdfs:` cannot be a source; mount the folder, copy the files, or read a topic
 file-format | file_format: json | file_format: avro
-  5:16: source.file_format: `avro` is not a valid choice; write one of json, csv, parquet
+  5:16: source.file_format: `avro` is not a valid choice; write one of json, csv, parquet, common_log, combined_log,
+      logfmt
+log-nested | file_format: json | file_format: logfmt
+  6:11: source.schema: a field of logfmt cannot hold column `tags` of type array<string>; declare it as string
+log-time | file_format: json\n  schema: "user | file_format: common_log\n  schema: "time date, user
+  6:11: source.schema: column `time` is date, and the time of common_log is an instant; declare it as timestamp, or as
+      string: `time timestamp`
+  6:11: source.schema: a field of common_log cannot hold column `tags` of type array<string>; declare it as string
 header | file_format: json | file_format: json\n  header: true
   6:3: source.header: does not apply to json files; remove it, or write `file_format: csv`
 header-bool | file_format: json | file_format: csv\n  header: maybe

@@ -89,6 +89,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
             "with its ending"
         ],
     ),
+    "names of logfmt": ("a.log", "user=a id=1 ts=2026-06-01T11:00:00Z page=/\n", {"file_format": "logfmt"}, []),
+    "a key of logfmt with another name": (
+        "a.log",
+        "userId=a id=1 ts=2026-06-01T11:00:00Z page=/\n",
+        {"file_format": "logfmt"},
+        ["source.schema: the first record of {} has no `user`, but `userId`" + NULL],
+    ),
     "no JSON": ("a.json", "{", {}, []),
     "no object": ("a.json", "[1]", {}, []),
     "an array of arrays": ("a.json", "[" * 100_000, {}, []),

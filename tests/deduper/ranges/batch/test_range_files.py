@@ -175,6 +175,24 @@ def test_lines_of_text_give_the_answers_of_parquet(tmp_path: Path, per: str) -> 
     assert tables[0].to_pylist() == tables[1].to_pylist()
 
 
+def test_lines_of_logfmt_give_the_answers_of_json(tmp_path: Path) -> None:
+    """The same events, as pairs."""
+    inputs(tmp_path, 4)
+    of_parquet = answered(tmp_path)
+    for file in (tmp_path / "events").glob("*.parquet"):
+        rows = [{**row, "at": row["at"].isoformat()} for row in pq.read_table(file).to_pylist()]
+        pairs = (" ".join(f"{name}={'' if one is None else one}" for name, one in row.items()) for row in rows)
+        file.with_suffix(".log").write_text("".join(f"{line}\n" for line in pairs))
+        file.unlink()
+    first = OF_TEXT.splitlines()[0].replace("format: json", "format: logfmt")
+    of_logs = answered(
+        tmp_path, "\n".join([first, *CONFIG.splitlines()[1:], ""]), output="{path: out/logs, format: parquet}"
+    )
+    assert of_logs.rows == of_parquet.rows
+    tables = [pq.read_table(tmp_path / "out" / name).sort_by("note") for name in ("found", "logs")]
+    assert tables[0].to_pylist() == tables[1].to_pylist()
+
+
 def test_columns_of_the_names_of_files(tmp_path: Path) -> None:
     """An id in the name of a file; the lines of one whose name does not match are bad rows."""
     inputs(tmp_path, 4)

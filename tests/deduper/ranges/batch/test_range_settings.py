@@ -62,6 +62,11 @@ def test_a_whole_file(tmp_path: Path) -> None:
             "in/events, format: parquet, name_pattern: '(?P<day>.*)'",
             "events.name_pattern: Parquet files have types of their own, and a text in a name has none; remove it",
         ),
+        (
+            "format: csv, schema",
+            "format: common_log, schema",
+            "ranges.schema: common_log has no field `id`; its fields are host, ident",
+        ),
         ("out/points", "in/events/points", "output.path: overlaps `events` ("),
         ("end: end\n", "end: end\nlongest: soon\n", "points.yaml:7:10: longest: `soon` is not a duration"),
     ],

@@ -315,7 +315,7 @@ CSV_CONTENT = b"\n".join(CSV_LINES) + b"\n"
 @pytest.fixture
 def csv_reading(reading: TextReading) -> TextReading:
     """The same columns in files of CSV with a header."""
-    return replace(reading, delimiter=",", header=True)
+    return replace(reading, form="csv", header=True)
 
 
 def test_every_line_of_csv_behind_the_header_is_one_record(csv_reading: TextReading) -> None:
