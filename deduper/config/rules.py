@@ -21,7 +21,9 @@ from deduper.config.kafka.options import KafkaOptionsError, connection_options, 
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import ConfigMistake, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
+from deduper.config.values import unknown_groups
 from deduper.expiry_key import ExpiryKeyScale
+from deduper.log_formats import wrong_columns
 from deduper.spark_promises import (
     DEFAULT_MASTER,
     EXECUTOR_JAVA_OPTIONS,
@@ -51,7 +53,7 @@ def disagreements(sections: Mapping[str, Any]) -> list[ConfigMistake]:
     return found
 
 
-def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
+def _line_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
     if not isinstance(source, FilesSource):
         return  # `KafkaValue` checks its own
     if source.file_format != "csv":
@@ -64,6 +66,8 @@ def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
                 "remove it, or write `file_format: csv`",
                 at_key=True,
             )
+        for what, write in wrong_columns(source.file_format, source.parsed_columns, all_in_lines=False):
+            yield ConfigMistake(("source", "schema"), what, write)
         return
     for column in source.parsed_columns:
         if not column.type.is_scalar:
@@ -72,6 +76,12 @@ def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
                 f"a CSV field cannot hold column `{column.name}` of type {column.type.text}",
                 "declare it as string, or read JSON or Parquet",
             )
+
+
+def _name_groups(source: SourceConfig) -> Iterator[ConfigMistake]:
+    if isinstance(source, FilesSource) and source.name_pattern is not None:
+        for what, write in unknown_groups(source.name_pattern, source.parsed_columns):
+            yield ConfigMistake(("source", "name_pattern"), what, write)
 
 
 def _json_maps(source: SourceConfig) -> Iterator[ConfigMistake]:
@@ -425,7 +435,8 @@ def _tombstones_have_keys(
 
 # Each rule with the sections it needs.
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ...] = (
-    (("source",), _csv_settings),
+    (("source",), _line_settings),
+    (("source",), _name_groups),
     (("source",), _json_maps),
     (("source", "key"), _key_columns),
     (("source", "expiry"), _expiry_column),

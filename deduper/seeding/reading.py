@@ -112,8 +112,12 @@ def _outputs(config: Config, given: SeedInput) -> FilesSource:
             f"{given.option}: with `null_keys: allow` a text of a key may be empty or null: "
             "CSV reads both as null, so these keys cannot be told apart"
         )
-    more = {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form is Format.CSV else {"header": False}
-    return source.model_copy(update={"file_format": (form or Format.PARQUET).value, "delimiter": ",", **more})
+    more: dict[str, Any] = (
+        {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form is Format.CSV else {"header": False}
+    )
+    # All columns are in the rows, and none in the names of files.
+    more |= {"name_pattern": None, "delimiter": ","}
+    return source.model_copy(update={"file_format": (form or Format.PARQUET).value, **more})
 
 
 def _records(config: Config, given: SeedInput) -> FilesSource:

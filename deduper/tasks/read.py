@@ -74,7 +74,8 @@ class ReadReceipt:
 
     `first_order` is the least source order, 0 without rows. `left_out` are records that the window does not take.
     `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
-    admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`.
+    admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`; `behind` of
+    them were expired by earlier windows, and not by records before them in this one.
     `spilled_bytes` is the size of the records as they were left. `found`: see `RecordPlaces`.
     """
 
@@ -85,6 +86,7 @@ class ReadReceipt:
     categories: tuple[str, ...] = ()
     first_arrivals: tuple[int, ...] = ()
     lateness: SpanCounts = NO_SPANS
+    behind: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     spilled_bytes: int = field(default=0, compare=False)
     partitions: tuple[FoundPartition, ...] = ()
@@ -179,6 +181,7 @@ class _Keys:
         self._parts: dict[str, list[np.ndarray[Any, Any]]] = {}
         self._categories: list[pa.Array] = []
         self._lateness = NO_SPANS
+        self._behind = 0
 
     def add(self, records: pa.RecordBatch) -> None:
         judged = (layout.HI, layout.LO, layout.ORDER, layout.ADMISSION)
@@ -199,11 +202,19 @@ class _Keys:
                     self._keep("has_latest", has_latest)
                 if self._task.is_time:
                     self._lateness += lateness(expiry, latest, has_latest, admissions)
+                    self._behind += self._expired_at_first(expiry, admissions)
             else:
                 admissions = batch_clock(self._task.clock, expiry, admissions)
                 if self._task.is_time:
                     self._lateness += lateness(expiry, self._task.clock.latest, None, admissions)
+                    self._behind += self._expired_at_first(expiry, admissions)
         self._keep(exchange.ADMISSION, admissions)
+
+    def _expired_at_first(self, expiry: np.ndarray[Any, Any], admissions: np.ndarray[Any, Any]) -> int:
+        clock, expired = self._task.clock, admissions == int(Admission.OLDER_THAN_PERIOD)
+        if clock is None or clock.latest is None or not expired.any():
+            return 0
+        return int(np.count_nonzero(expiry[expired] <= clock.latest - clock.period))
 
     def _keep(self, name: str, values: np.ndarray[Any, Any]) -> None:
         self._parts.setdefault(name, []).append(values)
@@ -234,6 +245,7 @@ class _Keys:
             categories=values,
             first_arrivals=arrivals,
             lateness=self._lateness,
+            behind=self._behind,
         )
 
 

@@ -72,7 +72,8 @@ class Judgement:
     """A window that was judged and staged, and whose counts agree.
 
     `seconds` are the driver's by step: `read`, `shards` and `write`. `task_seconds` are the work inside the tasks,
-    summed. `lateness` is that of all rows. `errors` are those of the error port if it is written.
+    summed. `lateness` is that of all rows; `behind` of them were expired already as the window began. `errors` are
+    those of the error port if it is written.
     """
 
     attempt: Attempt
@@ -84,6 +85,7 @@ class Judgement:
     seconds: dict[str, float] = field(default_factory=dict)
     task_seconds: dict[str, float] = field(default_factory=dict)
     lateness: SpanCounts = NO_SPANS
+    behind: int = 0
     errors: ErrorSummary = field(default_factory=lambda: merged(()))
 
     @cached_property
@@ -241,6 +243,7 @@ class WindowJudge:
             errors=merged(writer.errors for writer in writers),
             seconds=phases.seconds,
             lateness=sum((reader.lateness for reader in readers), NO_SPANS),
+            behind=sum(reader.behind for reader in readers),
             task_seconds=summed(
                 [
                     *(reader.seconds for reader in readers),

@@ -294,7 +294,9 @@ class WindowRunner:
             return None
         ahead_s = (record.latest_point - record.wall_us) / 1e6
         is_of_files = isinstance(self._config.source, FilesSource)
-        return expired_cause(judgement.lateness, expiry.period, ahead_s, is_of_files=is_of_files)
+        return expired_cause(
+            judgement.lateness, expiry.period, ahead_s, behind=judgement.behind, is_of_files=is_of_files
+        )
 
     def _write_profile(self) -> None:
         self._log.check_owner()

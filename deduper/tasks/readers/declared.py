@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from deduper.core.digest_kernels import array_digest, short_unscaled
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.tasks import layout
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.readers.partition_folders import FolderValue, NoValue, folder_texts, folder_value
+from deduper.tasks.readers.path_columns import PathRule, PathValue, constant, is_malformed, path_value
 from deduper.text.values import date_text
 
 ExpiryKind = Literal["none", "time", "whole", "float", "decimal", "category"]
@@ -25,7 +24,7 @@ Admissions = NDArray[np.int8]
 Texts = Callable[[Admissions, pa.Array], pa.Array]
 """The column RAW, by the admissions of the records and their EXPIRY or CATEGORY."""
 
-_NO_FOLDERS: Mapping[int, FolderValue] = {}
+_NOT_IN_PATH: Mapping[int, PathValue] = {}
 _NOTHING_SENT: Mapping[str, pa.Array] = {}
 
 
@@ -34,12 +33,14 @@ class Noted:
     """Notes of a part's reader: the number of its records, counted independently of them, and likely mistakes.
 
     `rounded` are the numbers of key columns for which a text has more digits than the column. `schema_ids` are the ids
-    of schemas in the headers of values, if any id is accepted.
+    of schemas in the headers of values, if any id is accepted. `cut_off`: the part is a file that ends early, and its
+    last record is the error about that, in these words.
     """
 
     rows: int
     rounded: frozenset[int] = frozenset()
     schema_ids: frozenset[int] = frozenset()
+    cut_off: str | None = None
 
 
 NOTHING = Noted(0)
@@ -50,7 +51,7 @@ class Declared:
     """The columns of a source and what judging takes from them; pickled into the job.
 
     `key` and `expiry` are numbers of columns. `unit_us` are the µs of one step of a whole number that is a time.
-    Folders below `folder` may give columns. `zone` is that of times without one. `is_secure`: see `core.digests`.
+    Paths may give columns by `path_rule`. `zone` is that of times without one. `is_secure`: see `core.digests`.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -61,30 +62,29 @@ class Declared:
     null_is_error: bool
     layout: RecordLayout
     salt: bytes
-    folder: Path
+    path_rule: PathRule
     zone: str = "UTC"
     is_secure: bool = False
 
-    def folder_values(self, path: str) -> dict[int, FolderValue]:
-        """The values that a file's folders give to columns, by the numbers of the columns."""
-        declared = [Column(column.name, column.kind) for column in self.columns]
-        texts = folder_texts(path, self.folder, declared)
+    def path_values(self, path: str) -> dict[int, PathValue]:
+        """The values that a file's path gives to columns, by the numbers of the columns."""
+        texts = self.path_rule.texts(path, [Column(column.name, column.kind) for column in self.columns])
         return {
-            number: folder_value(texts[column.name], column.kind, self.zone)
+            number: path_value(texts[column.name], column.kind, self.zone)
             for number, column in enumerate(self.columns)
             if column.name in texts
         }
 
-    def stored(self, folders: Collection[int]) -> list[int]:
-        """The columns to read from a file, by number: all that `records` needs but those that its folders give."""
-        return [number for number in self._needed() if number not in folders]
+    def stored(self, in_path: Collection[int]) -> list[int]:
+        """The columns to read from a file, by number: all that `records` needs but those that its path gives."""
+        return [number for number in self._needed() if number not in in_path]
 
     def records(
         self,
         columns: Mapping[int, pa.Array],
         order: NDArray[np.int64],
         *,
-        folders: Mapping[int, FolderValue] = _NO_FOLDERS,
+        in_path: Mapping[int, PathValue] = _NOT_IN_PATH,
         admission: Admissions | None = None,
         texts: Texts | None = None,
         sent: Mapping[str, pa.Array] = _NOTHING_SENT,
@@ -98,7 +98,9 @@ class Declared:
         """
         rows = len(order)
         columns = {
-            number: self._constant(number, folders[number], rows) if number in folders else columns[number]
+            number: constant(in_path[number], self.columns[number].arrow, rows)
+            if number in in_path
+            else columns[number]
             for number in self._needed()
         }
         key = [columns[number] for number in self.key]
@@ -111,7 +113,7 @@ class Declared:
             for column in key:
                 if column.null_count:
                     admissions[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
-        if any(isinstance(value, NoValue) for value in folders.values()):
+        if is_malformed(in_path):
             admissions[:] = int(Admission.MALFORMED)
         if admission is not None:
             admissions = np.where(admission == int(Admission.ADMITTED), admissions, admission)
@@ -142,10 +144,6 @@ class Declared:
         if self.layout.has_columns:
             return list(range(len(self.columns)))
         return sorted({*self.key, *(() if self.expiry is None else (self.expiry,))})
-
-    def _constant(self, number: int, value: FolderValue, rows: int) -> pa.Array:
-        arrow = self.columns[number].arrow
-        return pa.nulls(rows, arrow) if isinstance(value, NoValue) else pa.repeat(pa.scalar(value, arrow), rows)
 
     def _expiry(self, columns: Mapping[int, pa.Array], admission: NDArray[Any], rows: int) -> pa.Array:
         """The expiry keys or categories; sets `admission` where the value is absent or cannot be an expiry key."""
