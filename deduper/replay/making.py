@@ -77,6 +77,13 @@ def _of_listed(number: int, file: ListedFile) -> ReplayFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Twin:
+    """One of two replays over the same slices. `first` is the plan of the other one; None: this is the first."""
+
+    first: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Making:
     """Everything that a plan is made of. `files` gives the files of the source; called once, if there is no plan."""
 
@@ -90,6 +97,7 @@ class Making:
     stop: Event
     now_us: int
     slice_bytes: int | None = None
+    twin: Twin | None = None
 
     @property
     def home(self) -> Place:
@@ -136,10 +144,14 @@ class Making:
         return plan, name, 0
 
     def _made(self, folder: Place) -> Plan:
+        if self.twin is not None and self.twin.first is not None:
+            plan = Plan.of_bytes(self.twin.first.read(), str(self.twin.first))
+            return replace(plan, asked=asked_for(self.config, self.bounds))
         files = self.files()
         PROGRESS.info("surveying %s", counted(len(files), "file"))
         surveys = surveys_of(self.session, self.reading, self.bounds, files)
-        drawn = outline(surveys, self.slice_bytes or SLICE_BYTES, is_float=self.config.expiry_key_scale.is_float)
+        is_float = self.config.expiry_key_scale.is_float
+        drawn = outline(surveys, self.slice_bytes or SLICE_BYTES, is_float=is_float, cuts_all=self.twin is not None)
         if not drawn.order:
             raise UsageError("nothing is to be replayed: the source has no records in this range")
         to_sort = [file for file in files if file.number in drawn.cuts.files]

@@ -164,14 +164,17 @@ class Outline:
     cuts: Cuts
 
 
-def outline(surveys: Sequence[Survey], slice_bytes: int, *, is_float: bool) -> Outline:
-    """The parts of the surveyed files, with slices of about so many bytes. Files without records are in none."""
+def outline(surveys: Sequence[Survey], slice_bytes: int, *, is_float: bool, cuts_all: bool = False) -> Outline:
+    """The parts of the surveyed files, with slices of about so many bytes. Files without records are in none.
+
+    `cuts_all`: files in order are cut too.
+    """
     order: list[PlannedFile | int] = [_as_it_is(one) for one in surveys if one.is_whole]
     starts: list[Key] = []
     cut: dict[int, Key] = {}
     keyed = [one for one in surveys if one.rows and not one.is_whole]
     for run in _runs([one for one in keyed if one.first is not None]):
-        if len(run) == 1 and run[0].is_ascending and not run[0].has_beyond:
+        if len(run) == 1 and run[0].is_ascending and not (run[0].has_beyond or cuts_all):
             order.append(_as_it_is(run[0]))
             continue
         cut |= {one.file.number: one.begin for one in run if one.begin is not None}

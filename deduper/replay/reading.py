@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS, ClockRules
+from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError
 from deduper.replay.keys import Key, KeyRange, Keys, greatest_admitted, later
 from deduper.replay.plan import PlannedFile, PlannedSlice
 from deduper.replay.slices import slice_batches
 from deduper.replay.survey import records_in_range
-from deduper.tasks import layout
+from deduper.tasks import exchange, layout
 from deduper.tasks.read import ReadTask, spill
-from deduper.tasks.readers.declared import Noted
+from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.file_parts import FilePart
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, read_file
 
@@ -79,15 +79,17 @@ class TimedRead(PartRead):
     last: Key | None = None
 
 
-_Batches: TypeAlias = Iterator[pa.RecordBatch]
+_OF_RULES = [int(one) for one in (Admission.NULL_KEY, Admission.NULL_EXPIRY, Admission.BAD_EXPIRY)]
+"""Errors that the rule makes of a record; the others are of the record itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedReading:
-    """Reads parts of a replay; pickled into the job."""
+    """Reads parts of a replay; pickled into the job. `by_own_key`: slices were made with the key of another job."""
 
     reading: FileReading
     bounds: KeyRange
+    by_own_key: bool = False
 
     def __call__(self, task: ReadTask, part: TimedPart) -> PartRead:
         """Spill the records of a part, in its sequence.
@@ -110,7 +112,8 @@ class TimedReading:
     def _batches(self, of: FileToRead | SliceToRead, clock: ClockRules | None) -> Iterator[pa.RecordBatch | Noted]:
         if isinstance(of, SliceToRead):
             for batch in slice_batches(of.place, of.planned):
-                yield _at_ordinals(batch, of.ordinals)
+                placed = _at_ordinals(batch, of.ordinals)
+                yield _by_own_key(placed, self.reading.declared) if self.by_own_key else placed
             return
         assert of.planned.begin is not None
         records = records_in_range(self.reading, self.bounds, of.part, of.planned.begin, clock)
@@ -124,6 +127,16 @@ class TimedReading:
             _require_ascending(of.name, before, keys)
             before = keys[-1].item() if keys.size else before
             yield batch
+
+
+def _by_own_key(batch: pa.RecordBatch, declared: Declared) -> pa.RecordBatch:
+    """Records of a slice with the digests of another key, and errors by its rule for nulls."""
+    admission = exchange.numbers(batch.column(layout.ADMISSION)).astype(np.int8)
+    admission[np.isin(admission, _OF_RULES)] = int(Admission.ADMITTED)
+    columns = {number: batch.column(layout.parsed(number)) for number in range(len(declared.columns))}
+    order = batch.column(layout.ORDER).to_numpy()
+    raw = batch.column(layout.RAW)
+    return declared.records(columns, order, admission=admission, texts=lambda *_: raw)
 
 
 class _Taken(Iterator[pa.RecordBatch]):

@@ -12,6 +12,7 @@ from bucket_store import failpoints
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
+from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.report.collect import report_of
 from deduper.admin.report.page import page
@@ -21,7 +22,7 @@ from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.replay.estimate import Estimate, estimated
 from deduper.replay.keys import KeyRange
-from deduper.replay.making import FOLDER, Making, source_files
+from deduper.replay.making import FOLDER, PLAN, Making, Twin, source_files
 from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
 from deduper.replay.source import ReplaySource
 from deduper.service.job import Opened, run
@@ -138,6 +139,7 @@ def replay(
     clock: Callable[[], int] = wall_clock_us,
     slice_bytes: int | None = None,
     window_bytes: int | None = None,
+    twin: Twin | None = None,
 ) -> ReplayReport:
     """Do it, or go on with it. Called from the main thread, as `service.job.run`.
 
@@ -149,12 +151,12 @@ def replay(
     planned = replace(plan_replay(config, asked, now_us=clock()), is_executed=True)
     own = replay_config(config, asked)
     if planned.is_over:  # an earlier run may have been killed before it had finished
-        return _finished(own, asked, planned)
+        return _finished(own, asked, planned, twin)
     if planned.order == "arrival":
         summary = _run(own, on_progress, session, clock, None)
     else:
         bounds = bounds_of(config, asked, clock())
-        opening = _Opening(bounds, clock(), slice_bytes, window_bytes)
+        opening = _Opening(bounds, clock(), slice_bytes, window_bytes, twin)
         summary = _run(own, opening.with_rows_left(on_progress), session, clock, opening)
     state = _state(own)
     is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(state))
@@ -162,7 +164,7 @@ def replay(
     if not is_over:
         return report
     failpoints.hit("replay.drained")
-    return _finished(own, asked, report)
+    return _finished(own, asked, report, twin)
 
 
 def _run(
@@ -187,11 +189,14 @@ def _run(
 class _Opening:
     """Opens the replay as a source of windows, once the store is claimed."""
 
-    def __init__(self, bounds: KeyRange, now_us: int, slice_bytes: int | None, window_bytes: int | None) -> None:
+    def __init__(
+        self, bounds: KeyRange, now_us: int, slice_bytes: int | None, window_bytes: int | None, twin: Twin | None
+    ) -> None:
         self._bounds = bounds
         self._now_us = now_us
         self._slice_bytes = slice_bytes
         self._window_bytes = window_bytes
+        self._twin = twin
         self._source: ReplaySource | None = None
         self._seconds = 0.0
         self._rows = 0
@@ -213,10 +218,18 @@ class _Opening:
             stop.event,
             self._now_us,
             self._slice_bytes,
+            self._twin,
         )
         known = KnownFiles(source, owned.log)
         self._source = ReplaySource(
-            source.path, making.planned, making.home, reading, self._bounds, known.folder, self._window_bytes
+            source.path,
+            making.planned,
+            making.home,
+            reading,
+            self._bounds,
+            known.folder,
+            self._window_bytes,
+            self._twin,
         )
         made = self._source
         return FilesToFold.of(source, known), lambda _: made
@@ -235,10 +248,10 @@ class _Opening:
         return shown
 
 
-def _finished(config: Config, asked: Asked, report: ReplayReport) -> ReplayReport:
+def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | None) -> ReplayReport:
     """Remove the plan, write the page, and count the files that are in the source and were not judged."""
     begun = _state(config).extra.get(REPLAY)
-    if begun is not None:
+    if begun is not None and twin is None:
         home = staging_home(config) / FOLDER
         (home / begun["plan"]).remove_tree()
         if not home.entries():
@@ -251,6 +264,11 @@ def _finished(config: Config, asked: Asked, report: ReplayReport) -> ReplayRepor
     files, _ = source_files(source)
     new = KnownFiles(source, CommitLog.open(config.store.place)).new([one.path for one in files])
     return replace(report, files=report.files or len(files) - len(new), files_since=len(new))
+
+
+def plan_file(config: Config) -> Place:
+    """The file of the plan of a replay that was begun in the store of this configuration."""
+    return staging_home(config) / FOLDER / str(_state(config).extra[REPLAY]["plan"]) / PLAN
 
 
 def _page(config: Config, path: Path) -> str:

@@ -50,6 +50,10 @@ def order_of(config: Config, asked: Asked) -> Order:
         )
     if order == "arrival" and (asked.start is not None or asked.end is not None):
         raise UsageError("--from and --to are of --order time: leave them out")
+    if asked.out is None and (asked.start is not None or asked.end is not None):
+        raise UsageError(
+            "--in-place takes the whole source, since its files count as judged for the job: leave out --from and --to"
+        )
     return order
 
 

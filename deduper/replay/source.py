@@ -11,6 +11,7 @@ from typing import Any
 from bucket_store.places.place import Place
 from deduper.errors import SourceAwayError
 from deduper.replay.keys import Key, KeyRange, later
+from deduper.replay.making import Twin
 from deduper.replay.plan import Plan, PlannedFile, PlannedPart, PlannedSlice
 from deduper.replay.reading import FileToRead, SliceToRead, TimedPart, TimedRead, TimedReading
 from deduper.replay.survey import ReplayFile, moved
@@ -47,6 +48,7 @@ class ReplayBatch:
     reading: FileReading
     bounds: KeyRange
     folder: str
+    by_own_key: bool = False
     clocks: tuple[Key | None, ...] = field(default=())
 
     @cached_property
@@ -67,7 +69,7 @@ class ReplayBatch:
         return True
 
     def records(self) -> Parts[TimedPart]:
-        return Parts(TimedReading(self.reading, self.bounds), self._timed)
+        return Parts(TimedReading(self.reading, self.bounds, self.by_own_key), self._timed)
 
     @cached_property
     def _timed(self) -> list[TimedPart]:
@@ -153,6 +155,7 @@ class ReplaySource:
         bounds: KeyRange,
         folder: str,
         window_bytes: int | None = None,
+        twin: Twin | None = None,
     ) -> None:
         self.place = place
         self._planned = planned
@@ -160,6 +163,7 @@ class ReplaySource:
         self._reading = reading
         self._bounds = bounds
         self._folder = folder
+        self._twin = twin
         self._window_bytes = WINDOW_BYTES if window_bytes is None else window_bytes
         self._plan: Plan | None = None
         self._name = ""
@@ -178,6 +182,7 @@ class ReplaySource:
         plan = self._plan
         if plan is None or self._done == len(plan.parts):
             return None
+        first = None if self._twin is None else self._twin.first
         taken = [plan.parts[self._done]]
         size = taken[0].decoded_bytes
         for part in plan.parts[self._done + 1 :]:
@@ -190,16 +195,19 @@ class ReplaySource:
             self._name,
             tuple(taken),
             self._done,
-            self._slices / self._name,
+            self._slices / self._name if first is None else first.parent,
             self._reading,
             self._bounds,
             self._folder,
+            first is not None,
         )
 
     def judged(self, batch: SourceBatch) -> None:
-        """Remove the slices of the window: no later one needs them."""
+        """Remove the slices of the window: no later one needs them, but a twin."""
         assert isinstance(batch, ReplayBatch)
         self._done = batch.done
+        if self._twin is not None:
+            return
         for part in batch.parts:
             if isinstance(part, PlannedSlice):
                 (batch.slices / part.name).remove()

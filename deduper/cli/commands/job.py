@@ -264,6 +264,15 @@ def replay(
     then_follow: Annotated[
         bool, typer.Option("--then-follow", help="With --in-place: go on as `run` with the files that come since.")
     ] = False,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare",
+            metavar="OTHER",
+            help="A what-if: judge by the rules of another config file too, and count records by both ports.",
+            show_default=False,
+        ),
+    ] = None,
     execute: ExecuteOption = False,
     overrides: SetOption = None,
     as_json: JsonOption = False,
@@ -289,13 +298,27 @@ def replay(
         raise UsageError("--in-place has the job's own store and outputs: leave out --out")
     if then_follow and not in_place:
         raise UsageError("--then-follow goes on in the job's own store: add --in-place")
-    own = None if in_place else (out or config.parent / f"{loaded.name}-replay").absolute()
+    folder = f"{loaded.name}-replay" if compare is None else f"{loaded.name}-compare"
+    own = None if in_place else (out or config.parent / folder).absolute()
     asked = Asked(own, start, end, None if order is None else order.value)
     configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    on_progress = (lambda _: None) if as_json else _progress_printer(as_json=False, verbose=verbose)
+    if compare is not None:
+        from deduper.cli.views.replay import render_comparison
+        from deduper.replay.compare import compare as run_comparison
+        from deduper.replay.compare import plan_comparison
+
+        other = loaded_config(compare, None).config
+        found = (
+            run_comparison(loaded, other, asked, on_progress=on_progress)
+            if execute
+            else plan_comparison(loaded, other, asked)
+        )
+        answer(found, render_comparison, as_json=as_json)
+        return
     if not execute:
         answer(plan_replay(loaded, asked), render_replay, as_json=as_json)
         return
-    on_progress = (lambda _: None) if as_json else _progress_printer(as_json=False, verbose=verbose)
     report = run_replay(loaded, asked, on_progress=on_progress)
     answer(report, render_replay, as_json=as_json)
     if then_follow and report.is_over:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.cli.terminal import pairs, table
+from deduper.config.sections import PORTS
+from deduper.replay.compare import Comparison
 from deduper.replay.run import ReplayReport
 from deduper.units import approximate_size, counted, span
 
@@ -31,6 +35,38 @@ def render_replay(report: ReplayReport) -> list[RenderableType]:
         judged = [(port, count, f"{count / total:.1%}") for port, count in report.judged.items()]
         parts.append(table(("port", "rows", "share"), judged))
     return parts
+
+
+def render_comparison(found: Comparison) -> list[RenderableType]:
+    """Where the two rules differ, or what the comparison is to do."""
+    if not found.is_over:
+        return [
+            Text("here", "bold"),
+            *render_replay(found.here),
+            Text(),
+            Text("there", "bold"),
+            *render_replay(found.there),
+        ]
+    ports = {(cell.here, cell.there): cell.records for cell in found.cells}
+    counts = [(here, *(ports.get((here, there), 0) for there in PORTS)) for here in PORTS]
+    parts: list[RenderableType] = [table(("here \\ there", *PORTS), counts)]
+    samples = [
+        (cell.here, cell.there, f"{one['source']}, row {one['position']}", _key(one["key"]))
+        for cell in found.cells
+        for one in cell.samples
+    ]
+    if samples:
+        parts += [Text(), table(("here", "there", "for example", "key"), samples)]
+    if found.keys:
+        parts += [
+            Text(),
+            table(("key", "records with other ports"), [(_key(one["key"]), one["records"]) for one in found.keys]),
+        ]
+    return parts
+
+
+def _key(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _left_out(report: ReplayReport) -> str | None:

@@ -9,6 +9,7 @@ import contextlib
 import gzip
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.sections import PORTS
 from deduper.errors import UsageError
+from deduper.replay.compare import Comparison, compare, plan_comparison
 from deduper.replay.run import ReplayReport, plan_replay, replay
 from deduper.replay.settings import Asked, replay_config
 from deduper.replay.survey import FileMovedError
@@ -222,7 +224,12 @@ def random_files(job: Job, seed: int) -> list[tuple[Path, list[Record | str]]]:
 
 
 def expected(
-    files: list[tuple[Path, list[Record | str]]], lookup: str, first: int | None, end: int | None
+    files: list[tuple[Path, list[Record | str]]],
+    lookup: str,
+    first: int | None = None,
+    end: int | None = None,
+    key: tuple[str, ...] = ("k",),
+    settings: Settings | None = None,
 ) -> dict[tuple[str, int], tuple[str, tuple[str, int] | None]]:
     """The oracle's verdicts on the whole log, sorted by (expiry key, place)."""
     placed: list[tuple[float, int, int, Row]] = []
@@ -230,14 +237,15 @@ def expected(
         keys = [one["t"] if isinstance(one, dict) and "t" in one else None for one in records]
         begin = next((key for key in keys if key is not None), None)
         before = begin
-        for row, (one, key) in enumerate(zip(records, keys, strict=True)):
-            before = key if key is not None else before
+        for row, (one, t) in enumerate(zip(records, keys, strict=True)):
+            before = t if t is not None else before
             inside = before is None or ((first is None or before >= first) and (end is None or before < end))
             if inside:
                 place = float("-inf") if before is None else float(before)
-                placed.append((place, number, row, Row((one.get("k"),) if isinstance(one, dict) else (None,), key)))
+                values = tuple(one.get(name) if isinstance(one, dict) else None for name in key)
+                placed.append((place, number, row, Row(values, t)))
     placed.sort(key=lambda one: one[:3])
-    oracle = Oracle(Settings("ordered", period=100, span=10, lookup=lookup))
+    oracle = Oracle(settings or Settings("ordered", period=100, span=10, lookup=lookup))
     (answers,) = oracle.judge([[row for *_, row in placed]], 0)
     names = [(str(files[number][0]), row) for _, number, row, _ in placed]
     return {
@@ -270,6 +278,73 @@ def test_a_replay_is_the_oracle_on_the_sorted_log(
             end=None if end is None else str(end),
         )
     assert ports(job) == answers
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_comparison_is_two_replays_record_by_record(
+    seed: int, new_job: Callable[..., Job], kill: Callable[[str], None]
+) -> None:
+    """Another key, period and look-up: each record's port by both rules, killed in either half and repeated."""
+    expiry = {"by": "ordered", "field": "t", "period": 100, "span": 10, "lookup": "all_live"}
+    source = {"schema": "k string, t long, j string"}
+    job = new_job(expiry=expiry, store={"url": "file:state", "shards": 2}, source=source)
+    files = random_files(job, seed)
+    other = Job(
+        job.directory,
+        job.session,
+        {
+            "expiry": {**expiry, "period": 40, "lookup": ("all_live", "own_bucket")[seed % 2]},
+            "key": ["k", "j"],
+            "null_keys": ("error", "allow")[seed % 2],
+            "source": source,
+        },
+    ).config
+    asked = Asked(job.directory / "compared")
+
+    def compared() -> Comparison:
+        return compare(job.config, other, asked, session=job.session, slice_bytes=300, window_bytes=1)
+
+    here = expected(files, "all_live")
+    settings = Settings(
+        "ordered",
+        period=40,
+        span=10,
+        lookup=("all_live", "own_bucket")[seed % 2],
+        null_keys=("error", "allow")[seed % 2],
+    )
+    there = expected(files, "", settings=settings, key=("k", "j"))
+    for point in ("replay.begun", "window.4.committed", "replay.drained"):
+        kill(point)
+        with pytest.raises(Killed):
+            compared()
+    kill("")
+    found = compared()
+    assert found.is_over
+    counts = Counter((here[place][0], there[place][0]) for place in here)
+    assert {(cell.here, cell.there): cell.records for cell in found.cells} == counts
+    differing = sum(count for (one, two), count in counts.items() if one != two)
+    assert sum(one["records"] for one in found.keys) <= differing
+    for cell in found.cells:
+        for one in cell.samples:
+            place = one["source"], one["position"]
+            assert (here[place][0], there[place][0]) == (cell.here, cell.there)
+    assert not (job.directory / "compared" / "here" / "unique" / "_replay").exists()
+    assert compared().cells == found.cells
+
+
+def test_rules_over_other_records_are_not_compared(new_job: Callable[..., Job]) -> None:
+    """One schema, one order of time: else the same record is another one there."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    others = [
+        ({"source": {"schema": "id string, ts timestamp, more int"}, "key": "id", "expiry": EVENTS}, "source.schema"),
+        ({"source": SCHEMA, "key": "id", "expiry": {"by": "never"}}, "expiry.by"),
+    ]
+    for settings, match in others:
+        with pytest.raises(UsageError, match=match):
+            plan_comparison(job.config, Job(job.directory, job.session, settings).config, Asked(job.directory / "c"))
+    with pytest.raises(UsageError, match="in-place"):
+        plan_comparison(job.config, job.config, Asked(None))
 
 
 # What a crash leaves.
@@ -396,6 +471,7 @@ def test_a_plan_says_what_comes(new_job: Callable[..., Job]) -> None:
         ({"expiry": EVENTS}, {"start": "2024-01-07T00:00:00Z", "end": "2024-01-06T00:00:00Z"}, "nothing is between"),
         ({"expiry": EVENTS}, {"start": "yesterday"}, "--from: column ts"),
         ({"expiry": EVENTS}, {}, "nothing is there"),
+        ({"expiry": EVENTS}, {"out": None, "end": "2024-01-06T00:00:00Z"}, "takes the whole source"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(
@@ -405,7 +481,7 @@ def test_what_cannot_be_replayed_is_refused(
     job = new_job(source=SCHEMA, key="id", **settings)
     (job.directory / "in").mkdir()
     with pytest.raises(UsageError, match=match):
-        plan_replay(job.config, Asked(job.directory / "replayed", **asked))
+        plan_replay(job.config, Asked(**{"out": job.directory / "replayed", **asked}))
 
 
 def test_another_range_is_another_replay(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
