@@ -37,6 +37,7 @@ from deduper.query.rules import Expiry
 from deduper.sinks.published import JudgedRow, judged_rows, published_files
 from deduper.tasks.dedup_column import expiry_ddl
 from deduper.units import UNIT_US
+from deduper.window.completeness import REPLAY
 
 Answer = tuple[str, str, tuple[int, int, int, Any] | None]
 Record = Mapping[str, Any] | None
@@ -270,7 +271,7 @@ def differences(
             they are; then all four ports must be files, and what was never read is not missed.
 
     Raises:
-        UsageError: the outputs cannot be compared; the message says why.
+        UsageError: the outputs cannot be compared, as those of a replay; the message says why.
         IntegrityError: a file of a port is none of its format.
         ValueError: a value of `records` is none of its column's type.
     """
@@ -318,6 +319,10 @@ class _Comparison:
         first = parse_columns(f"e {expiry_ddl(self.config.expiry_key_scale)}")[0].type
         for number in range(published + 1):
             window = _WindowOutputs(number, commits.get(number), ())
+            if window.record is not None and REPLAY in window.record.extra:
+                raise UsageError(
+                    f"{self.store.root}: window {number} is of a replay, whose records are in another order"
+                )
             for port, of_port in files.items():
                 columns = () if port == TupleVerdict.ERROR.port else self.columns
                 for path in (file.path for file in of_port if file.window == number):

@@ -83,6 +83,7 @@ class ShardRows:
     expiry: None for `never` and `category`, and allowed to be for processing_time (it is `rules.latest`).
     latest_before, has_latest: the row's clock, from `PartitionClock.run`; None means `rules.latest` for all.
     category int[n]: the place of the row's value, from `PlaceIntervals.places`; None unless by category.
+    place int64[n]: the source order that the row is named by, if it is judged in another order; None: `order`.
     """
 
     digests: UInt64s
@@ -92,6 +93,7 @@ class ShardRows:
     latest_before: Expiries | None
     has_latest: Bools | None
     category: NDArray[np.integer[Any]] | None
+    place: Int64s | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     admitted = np.flatnonzero(admission == Admission.ADMITTED)
     digests = writable(rows.digests, np.uint64)
     order = writable(rows.order, np.int64)
+    place = order if rows.place is None else writable(rows.place, np.int64)
     expiry = _expiry_keys(rows, rules)
 
     buckets = _bucket_keys(rows, rules, expiry, digests)
@@ -182,8 +185,8 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         unknown = np.flatnonzero(~matches.found)
         new_in, new = sought_in[unknown], np.take(sought, unknown, axis=0)
 
-    first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, order, expiry)
-    entries = _entries(rules, remembered, new_in, new, order, expiry)
+    first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, place, expiry)
+    entries = _entries(rules, remembered, new_in, new, place, expiry)
     has_key = rules.has_expiry_key
     return ShardOutcome(
         verdict=verdict,
@@ -197,7 +200,7 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         admissions=_counted(admission[admission != Admission.ADMITTED]),
         max_admitted=_of(expiry, admitted).max().item() if has_key and admitted.size else None,
         max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
-        rows_by_partition=_counted(order >> POSITION_BITS),
+        rows_by_partition=_counted(place >> POSITION_BITS),
         buckets=[] if entries is None else entries.bucket_keys.tolist(),
         distances=distances(first_copy, expiry, matches.expiry, keeps_expiry=rules.keeps_expiry)
         if rules.is_time
@@ -372,17 +375,17 @@ def _own_clock(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
 
 
 def _first_copies(
-    rules: JudgeRules, window: int, matches: _GroupMatches, first_copy: Int64s, order: Int64s, expiry: Expiries
+    rules: JudgeRules, window: int, matches: _GroupMatches, first_copy: Int64s, place: Int64s, expiry: Expiries
 ) -> tuple[Int64s, Int64s, Expiries]:
-    """Window, source order and expiry key of every duplicate's first copy."""
-    first_window = np.full(order.size, -1, np.int64)
-    first_origin = np.zeros(order.size, np.int64)
-    first_expiry: Expiries = np.zeros(order.size, _dtype(rules))
+    """Window, place and expiry key of every duplicate's first copy."""
+    first_window = np.full(place.size, -1, np.int64)
+    first_origin = np.zeros(place.size, np.int64)
+    first_expiry: Expiries = np.zeros(place.size, _dtype(rules))
     if rules.keep_first_seen:
         kernels.name_first_copies(
             first_copy,
             window,
-            order,
+            place,
             expiry,
             matches.window,
             matches.origin,
@@ -397,7 +400,7 @@ def _first_copies(
 
 
 def _entries(
-    rules: JudgeRules, remembered: Int64s, buckets: Int64s, digests: UInt64s, order: Int64s, expiry: Expiries
+    rules: JudgeRules, remembered: Int64s, buckets: Int64s, digests: UInt64s, place: Int64s, expiry: Expiries
 ) -> Entries | None:
     """The new keys: rows sorted by (bucket, key), their buckets and digests in that order."""
     if not remembered.size:
@@ -408,7 +411,7 @@ def _entries(
         bucket_starts=np.append(starts, buckets.size).astype(np.int64),
         digests=digests,
         expiry=expiry[remembered] if rules.keeps_expiry else None,
-        origin=order[remembered] if rules.keep_first_seen else None,
+        origin=place[remembered] if rules.keep_first_seen else None,
     )
 
 

@@ -39,7 +39,7 @@ from deduper.spark.session import (
     start_session,
 )
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
-from deduper.window.completeness import require_no_open_seed
+from deduper.window.completeness import require_none_open
 from deduper.window.exchange_folder import query_folder
 from deduper.window.last_known import noting
 from deduper.window.opened import opened_runner
@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 
 Opened = tuple[FilesToFold | None, Callable[[Windows], PlannedSource]]
 """The judged files of a source of files, and the source."""
-OpenSource = Callable[[Config, Ownership, Stop], Opened]
+OpenSource = Callable[[Config, Ownership, Stop, SparkSession, LogsIn], Opened]
 
 
 def run(
@@ -106,8 +106,8 @@ def run(
             engine.logged_in,
         ) as topics,
     ):
-        if opened is None:  # once more: a seed may have been begun since the checks
-            require_no_open_seed(owned.log)
+        if opened is None:  # once more: a seed or replay may have been begun since the checks
+            require_none_open(owned.log)
         recover(config, owned, topics)
         with _source_watch(config, metrics, owned) if opened is None else contextlib.nullcontext() as watch:
             if metrics is not None:
@@ -115,7 +115,7 @@ def run(
             PROGRESS.info("Spark is starting, which takes some seconds")
             spark = engine.session()
             stop.listen()
-            files, source_for = (opened or _open_source)(config, owned, stop)
+            files, source_for = (opened or _open_source)(config, owned, stop, spark, engine.logged_in)
             opened_windows = opened_runner(
                 config,
                 owned,
@@ -163,8 +163,9 @@ def _nothing(config: Config, owned: Ownership) -> str:
     return nothing_note(state.next_window, sum(state.totals.values()), str(config.source.place))
 
 
-def _open_source(config: Config, owned: Ownership, stop: Stop) -> Opened:
+def _open_source(config: Config, owned: Ownership, stop: Stop, session: SparkSession, logged_in: LogsIn) -> Opened:
     """The job's own source."""
+    del session, logged_in
     if isinstance(config.source, FilesSource):
         files, to_fold = open_files(config, config.source, owned.log)
         return to_fold, lambda windows: FollowedFiles(files, windows.listed)

@@ -34,6 +34,8 @@ from deduper.errors import telling_where
 
 ROW, HI, LO, ORDER, ADMISSION, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "admission", "expiry", "category"
 LATEST = "latest"
+PLACE = "place"
+"""Where a record was read, if ORDER is another one; see `ReadTask.sequence`."""
 VERDICT, REASON = "verdict", "reason"
 WINDOW, ORIGIN = "window", "origin"
 

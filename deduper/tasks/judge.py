@@ -143,7 +143,8 @@ def _rows(parts: Sequence[_ReaderRows], task: JudgeTask) -> ShardRows:
     if parts and parts[0].has_latest is not None:
         latest = _joined(parts, exchange.LATEST, np.float64 if float_domain else np.int64)
         has_latest = np.concatenate([part.has_latest for part in parts if part.has_latest is not None])
-    return ShardRows(digests, order, admission, expiry, latest, has_latest, category)
+    place = _joined(parts, exchange.PLACE, np.int64) if parts and exchange.PLACE in parts[0].columns else None
+    return ShardRows(digests, order, admission, expiry, latest, has_latest, category, place)
 
 
 def _joined(parts: Sequence[_ReaderRows], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:

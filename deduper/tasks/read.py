@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from deduper.core import kernels
-from deduper.core.clock import ClockRules, PartitionClock, batch_clock
+from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
 from deduper.core.statistics import NO_SPANS, SpanCounts, lateness
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.tasks import exchange, layout
@@ -55,7 +55,8 @@ class ReadTask:
     `clock` is None for expiries without a latest point of tuples. `in_order` runs it tuple by tuple, otherwise every
     tuple is compared with the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple.
     `places` is None where records come with their place. `is_time`: expiry keys are µs, so the lateness of tuples is
-    counted.
+    counted. With a `sequence` the records are judged as they come, after those of lower ones, by one clock, and ORDER
+    is only where they were read.
     """
 
     directory: str
@@ -66,6 +67,7 @@ class ReadTask:
     keeps_latest: bool
     places: RecordPlaces | None = None
     is_time: bool = False
+    sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ class _Keys:
         self._categories: list[pa.Array] = []
         self._lateness = NO_SPANS
         self._behind = 0
+        self._added = 0
 
     def add(self, records: pa.RecordBatch) -> None:
         judged = (layout.HI, layout.LO, layout.ORDER, layout.ADMISSION)
@@ -189,6 +192,11 @@ class _Keys:
         admissions = admission.astype(np.uint8)
         self._keep(exchange.HI, hi)
         self._keep(exchange.LO, lo)
+        if self._task.sequence is not None:
+            self._keep(exchange.PLACE, order)
+            first = (self._task.sequence << POSITION_BITS) + self._added
+            order = np.arange(first, first + order.size, dtype=np.int64)
+            self._added += order.size
         self._keep(exchange.ORDER, order)
         if self._task.layout.has_category:
             self._categories.append(records.column(layout.CATEGORY))

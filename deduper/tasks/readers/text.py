@@ -53,6 +53,7 @@ _PACKED_BYTES = 64 << 10
 _CUT_OFF: Final = "Truncated compressed stream"
 """What Arrow says of a file that ends within a member."""
 _STEPS_TO_A_CUT: Final = (4096, 1)
+_PACKED_SAMPLE = 1 << 20
 _DECODED = 8
 """About so many bytes of text are in a byte of a compressed file."""
 
@@ -436,6 +437,22 @@ def _unpacked(path: str, file: pa.NativeFile) -> _Stream:
     codec = next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
     stream: _Stream = file if codec is None else pa.CompressedInputStream(file, codec)
     return stream
+
+
+def packed_share(path: str) -> float:
+    """About how many bytes of text a byte of the file is, by its beginning: 1 if it is not compressed."""
+    if not _is_compressed(path):
+        return 1.0
+    with open(os.fsencode(path), "rb") as file:  # noqa: PTH123  a name may be no UTF-8
+        packed = file.read(_PACKED_SAMPLE)
+    stream = _unpacked(path, pa.BufferReader(packed))
+    text = 0
+    try:
+        while more := len(stream.read(_PACKED_BYTES)):
+            text += more
+    except (OSError, ValueError, zlib.error):
+        pass  # it was cut off
+    return text / len(packed) if text else float(_DECODED)
 
 
 def _is_compressed(path: str) -> bool:
