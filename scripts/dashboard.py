@@ -146,7 +146,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Duplicates by reason",
-            "same_window: the first copy came in the same window, as a retry does. earlier_window: it was remembered.",
+            "same_window: the first copy came in the same window, as a retry does. earlier_window: it was remembered. "
+            "conflict: the first copy has another payload, with `fingerprint`; unknown: it has no fingerprint.",
             (('sum by (reason) (reason:deduper_records:rate5m{verdict="duplicate",$})', "{{reason}}"),),
             "cps",
             stacked=True,

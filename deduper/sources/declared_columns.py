@@ -37,6 +37,8 @@ def declared(config: Config, salt: bytes) -> Declared:
         salt=salt,
         folder=source.folder if isinstance(source, FilesSource) else Path(),
         zone=config.time_zone,
+        payload=config.payload,
+        keeps_text=config.refuses_conflicts,
     )
 
 

@@ -187,6 +187,8 @@ class _Keys:
         self._keep(exchange.HI, hi)
         self._keep(exchange.LO, lo)
         self._keep(exchange.ORDER, order)
+        if self._task.layout.has_fingerprint:
+            self._keep(exchange.FINGERPRINT, records.column(layout.FINGERPRINT).to_numpy())
         if self._task.layout.has_category:
             self._categories.append(records.column(layout.CATEGORY))
         elif self._task.clock is not None:

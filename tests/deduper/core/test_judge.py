@@ -11,7 +11,7 @@ import pytest
 
 from bucket_store.tables.matches import Matches
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, TupleVerdict, bucket_key
+from deduper.core.verdict import EARLIER, INT64_MAX, INT64_MIN, SAME, Admission, TupleVerdict, bucket_key
 
 _U, _D, _X, _E = TupleVerdict.UNIQUE, TupleVerdict.DUPLICATE, TupleVerdict.EXPIRED, TupleVerdict.ERROR
 RULES = JudgeRules(
@@ -70,7 +70,7 @@ def test_the_first_in_source_order_is_unique() -> None:
     """Whatever the order in which rows reach the shard; the others name it."""
     outcome = judge(rows([(1, 1)] * 4, [7, 7, 7, 7], order=[30, 10, 1 << 40, 20]))
     assert outcome.verdict.tolist() == [_D, _U, _D, _D]
-    assert outcome.same_window.tolist() == [True, False, True, True]
+    assert outcome.copies.tolist() == [SAME, EARLIER, SAME, SAME]
     assert outcome.first_window.tolist() == [WINDOW, -1, WINDOW, WINDOW]
     assert outcome.first_origin.tolist() == [10, 0, 10, 10]
     assert outcome.first_expiry.tolist() == [7, 0, 7, 7]
@@ -236,7 +236,7 @@ def test_first_seen_is_optional() -> None:
     rules = replace(RULES, keep_first_seen=False)
     outcome = judge(rows([(1, 1), (1, 1)], [3, 3]), rules)
     assert outcome.first_window.tolist() == [-1, -1]
-    assert outcome.same_window.tolist() == [False, True]
+    assert outcome.copies.tolist() == [EARLIER, SAME]
     assert outcome.entries is not None
     assert outcome.entries.expiry is None
     assert outcome.entries.origin is None
