@@ -152,6 +152,16 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "cps",
             stacked=True,
         ),
+        Panel(
+            "Conflicts beside copies",
+            "With `fingerprint`: records under a known key with another payload, beside copies with the same one.",
+            (
+                ('sum(reason:deduper_records:rate5m{reason=~"conflict.*",$})', "conflicts"),
+                ('sum(reason:deduper_records:rate5m{reason=~"earlier_window|same_window",$})', "copies"),
+                ('sum(reason:deduper_records:rate5m{reason="unknown",$})', "unknown"),
+            ),
+            "cps",
+        ),
         heatmap(
             "Duplicate distance",
             "Distance in event time between a duplicate and its first copy. Retries are near, replays far.",

@@ -17,10 +17,14 @@ from bucket_store.log.records import CommitRecord
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import decode_piece
+from deduper.admin.keys.conflicts import ConflictReport, conflicts_of
+from deduper.admin.keys.explain import explain
 from deduper.admin.open_store import open_store
+from deduper.cli.views.explain import render, render_conflicts
 from deduper.errors import UsageError
 from deduper.testing import differences
 from deduper.window.policy import FINGERPRINT
+from tests.deduper.cli.test_terminal import printed, words
 from tests.deduper.plain_job import PlainJob
 
 Rows = Sequence[dict[str, Any]]
@@ -118,6 +122,34 @@ def test_a_conflict_may_be_an_error(form: str, tmp_path: Path) -> None:
     assert {row["detail"] for row in errors} == {"the key is known with another payload (on_conflict: error)"}
     if form == "json":
         assert [json.loads(row["raw"]) for row in errors] == [FIRST[3], SECOND[1], SECOND[3]]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("on_conflict", ["duplicate", "error"])
+def test_people_see_keys_and_columns(form: str, on_conflict: str, tmp_path: Path) -> None:
+    """`status --conflicts` counts them, keys masked unless asked for; `explain` names what differs of each copy."""
+    sinks = {port: {"format": form, "path": f"out/{port}"} for port in PORTS}
+    one = job(tmp_path, sinks=sinks, on_conflict=on_conflict)
+    put(one, "1", FIRST)
+    put(one, "2", SECOND)
+    one.run()
+    store = open_store(str(one.config_file))
+    assert conflicts_of(store) == ConflictReport(3, 3, 3, {"note": 2, "amount": 1}, (("a", 2), ("a", 1)), ())
+    assert conflicts_of(store, values=True).keys == (("b", 2), ("a", 1))
+    found = explain(store, ("b",))
+    assert [(copy.verdict, copy.differs) for copy in found.copies] == [
+        ("unique", ()),
+        (on_conflict, ("note",)),
+        (on_conflict, ("note",)),
+    ]
+    assert any("note" in text for text in words(printed(render(found), 100)))
+    assert any("note" in text for text in words(printed(render_conflicts(conflicts_of(store)), 100)))
+    for file in (tmp_path / "out" / "unique").glob("[0-9a-f]*"):
+        file.unlink()
+    assert conflicts_of(store).compared == 0, "taken away by a reader"
+    one.sections |= {"fingerprint": "none", "on_conflict": "duplicate"}
+    with pytest.raises(UsageError, match="the job compares no payloads"):
+        conflicts_of(open_store(str(one.config_file)))
 
 
 def test_off_nothing_is_kept(tmp_path: Path) -> None:
