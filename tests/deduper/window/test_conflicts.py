@@ -22,6 +22,8 @@ from deduper.admin.keys.explain import explain
 from deduper.admin.open_store import open_store
 from deduper.cli.views.explain import render, render_conflicts
 from deduper.errors import UsageError
+from deduper.seeding.reading import seed_config
+from deduper.seeding.source import SeedInput
 from deduper.testing import differences
 from deduper.window.policy import FINGERPRINT
 from tests.deduper.cli.test_terminal import printed, words
@@ -208,6 +210,22 @@ def test_on_off_and_other_columns(tmp_path: Path) -> None:
     assert notes[2][:3] == notes[1][:3] == notes[3][:3], "off leaves since when as it is"
     with pytest.raises(UsageError, match="window 4 was judged with another `fingerprint`"):
         differences(one.config_file)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_a_seed_has_the_jobs_payload(form: str, tmp_path: Path) -> None:
+    """Of records and of outputs, which have columns of their own: their keys are compared with later copies."""
+    sinks = {port: {"format": form, "path": f"out/{port}"} for port in PORTS}
+    for fingerprint in ("all", {"except": ["sent_at"]}, {"columns": ["note"]}):
+        one = job(tmp_path / str(len(str(fingerprint))), sinks=sinks, fingerprint=fingerprint)
+        put(one, "1", FIRST)
+        one.run()
+        config = one.config
+        for given in (
+            SeedInput("files", str(one.root / "in"), "csv"),
+            SeedInput("files", str(one.root / "out" / "unique"), is_of_outputs=True),
+        ):
+            assert seed_config(config, given).payload_identity == config.payload_identity
 
 
 def test_merged_pieces_keep_fingerprints(tmp_path: Path) -> None:
