@@ -12,6 +12,8 @@ import yaml
 from pyspark.sql import SparkSession
 
 from bucket_store.pieces.open import open_backend
+from bucket_store.tables.generation import table_folder
+from deduper.admin.open_store import open_store
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.sources.open import open_files
@@ -46,6 +48,13 @@ class PlainJob:
     def config(self) -> Config:
         """The configuration."""
         return load_config(self.config_file, environment={})
+
+    @property
+    def memory(self) -> Path:
+        """The folder of its tables in memory."""
+        config = self.config
+        store_id = open_store(str(self.config_file)).log.manifest.store_id
+        return Path(table_settings(config).memory_dir) / table_folder(store_id, config.store.place)
 
     def run(self) -> None:
         """Judge all new files, each window in small ones of its own."""
