@@ -202,13 +202,15 @@ def verdicts(
     key: str | Sequence[str],
     expiry: Expiry,
     null_keys: Literal["error", "allow"] = "error",
+    fingerprint: Literal["none", "all"] | Mapping[str, Sequence[str]] = "none",
+    on_conflict: Literal["duplicate", "error"] = "duplicate",
     now: datetime | None = None,
 ) -> list[list[Judged]]:
     """What a `Deduper` with these settings says of rows, batch by batch; each batch is one partition.
 
     Args:
         batches: rows as mappings from columns to values; times are `datetime` (UTC if they have no zone).
-        key, expiry, null_keys: as of a `Deduper`.
+        key, expiry, null_keys, fingerprint, on_conflict: as of a `Deduper`. A mapping in a payload is an object.
         now: the wall clock at all batches, for `max_ahead_of_now` and `ProcessingTime`; by default that of the machine.
 
     >>> from deduper import EventTime
@@ -224,14 +226,49 @@ def verdicts(
     section: Any = TypeAdapter(ExpiryConfig).validate_python(expiry.section())
     names = [key] if isinstance(key, str) else list(key)
     period, span = getattr(section, "period", 0), getattr(section, "span", 0)
-    oracle = Oracle(_settings(section, null_keys, period, span, getattr(section, "max_jump", None)))
+    settings = _settings(section, null_keys, period, span, getattr(section, "max_jump", None))
+    compares = fingerprint != "none"
+    oracle = Oracle(replace(settings, on_conflict=on_conflict if compares else None))
     now_us = _micros(datetime.now(UTC) if now is None else now)
     found = []
     for batch in batches:
-        rows = [Row(tuple(row[name] for name in names), _expiry_key(section, row)) for row in batch]
+        rows = [
+            Row(
+                tuple(row[name] for name in names),
+                _expiry_key(section, row),
+                _payload(row, names, fingerprint) if compares else None,
+            )
+            for row in batch
+        ]
         (answers,) = oracle.judge([rows], now_us)
         found.append([Judged(port, why, None if of is None else (of[0], of[2])) for port, why, of in answers])
     return found
+
+
+def _payload(row: Mapping[str, Any], key: Sequence[str], chosen: str | Mapping[str, Sequence[str]]) -> frozenset[Any]:
+    """The parts of a row that are compared, by their paths: objects by their fields, without nulls."""
+    parts = {path: value for path, value in _flat(row) if path.split(".")[0] not in key}
+    if isinstance(chosen, Mapping):
+        ((kind, names),) = chosen.items()
+        named = {path for path in parts for name in names if path == name or path.startswith(f"{name}.")}
+        parts = {path: value for path, value in parts.items() if (path in named) == (kind == "columns")}
+    return frozenset(parts.items())
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, part in value.items():
+        if isinstance(part, Mapping):
+            yield from _flat(part, f"{above}{name}.")
+        elif part is not None:
+            yield f"{above}{name}", _comparable(part)
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return frozenset(_flat(value))
+    if isinstance(value, list | tuple):
+        return tuple(map(_comparable, value))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _settings(section: Any, null_keys: str, period: Any, span: Any, jump: Any) -> Settings:
