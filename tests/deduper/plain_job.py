@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -54,20 +55,21 @@ class PlainJob:
         """The folder of its tables in memory."""
         config = self.config
         store_id = open_store(str(self.config_file)).log.manifest.store_id
-        return Path(table_settings(config).memory_dir) / table_folder(store_id, config.store.place)
+        return self.root / "memory" / table_folder(store_id, config.store.place)
 
     def run(self) -> None:
         """Judge all new files, each window in small ones of its own."""
         config = self.config
         log = recovery.open_or_create(config, _NOW_US)
         log.claim_epoch("plain:1", _NOW_US)
+        tables = replace(table_settings(config), memory_dir=str(self.root / "memory"))
         session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
         with contextlib.closing(open_backend(config.store.url)) as pieces:
             recovery.recover(config, recovery.Ownership(log, pieces))
             files, to_fold = open_files(config, cast(Any, config.source), log)
             with (
                 contextlib.closing(SparkJobs(cast(SparkSession, session), config)) as jobs,
-                contextlib.closing(WindowJudge(jobs, config, log, pieces, table_settings(config))) as judge,
+                contextlib.closing(WindowJudge(jobs, config, log, pieces, tables)) as judge,
                 contextlib.closing(
                     WindowRunner(
                         config,
