@@ -14,6 +14,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from deduper.columns import Column, ColumnType
+from deduper.config import fingerprint
 from deduper.config.apart import clashes, overlap
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
@@ -259,6 +260,12 @@ def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[
             )
 
 
+def _conflicts_are_seen(setting: object, on_conflict: str) -> Iterator[ConfigMistake]:
+    if setting == "none" and on_conflict != "duplicate":
+        what = "does nothing without `fingerprint`: no payload is compared"
+        yield ConfigMistake(("on_conflict",), what, "add `fingerprint: all`, or remove it", at_key=True)
+
+
 def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     nested = [column for column in source.parsed_columns if not column.type.is_scalar or column.type.name == "binary"]
     for port, sink in sinks.items():
@@ -440,6 +447,8 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ..
     (("source",), _json_maps),
     (("source", "key"), _key_columns),
     (("source", "expiry"), _expiry_column),
+    (("source", "key", "fingerprint"), fingerprint.mistakes),
+    (("fingerprint", "on_conflict"), _conflicts_are_seen),
     (("expiry",), _span),
     (("sinks",), _sink_paths),
     (("source", "sinks"), _sinks_apart_from_source),

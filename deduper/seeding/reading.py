@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bucket_store import failpoints
 from bucket_store.log.records import RebaseRecord
 from bucket_store.log.state import LogState
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
+from deduper.config.fingerprint import PayloadColumns
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import NoneSink, SinksConfig, SourceConfig
@@ -77,12 +78,20 @@ def seed_config(config: Config, given: SeedInput) -> Config:
         update={
             "source": _source(config, given),
             "expiry": expiry,
+            "fingerprint": _fingerprint(config, given),
             "sinks": SinksConfig(unique=_NOTHING, duplicate=_NOTHING, expired=_NOTHING, error=_NOTHING),
             "trigger": "available_now",
             "metrics": None,
         }
     )
     return (OutputsConfig if given.is_of_outputs else SeedConfig).model_construct(**dict(made))
+
+
+def _fingerprint(config: Config, given: SeedInput) -> PayloadColumns | Literal["none", "value"]:
+    """The job's payload by its names: the input may have other columns. Files have no bytes of a topic's value."""
+    if config.payload is None:
+        return "value" if given.kind == "topic" else "none"
+    return PayloadColumns(columns=tuple(leaf.name for leaf in config.payload)) if config.payload else "none"
 
 
 def _source(config: Config, given: SeedInput) -> SourceConfig:

@@ -39,6 +39,8 @@ def declared(config: Config, salt: bytes) -> Declared:
         salt=salt,
         path_rule=path_rule(source),
         zone=config.time_zone,
+        payload=config.payload,
+        keeps_text=config.refuses_conflicts,
     )
 
 

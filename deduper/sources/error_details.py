@@ -18,6 +18,7 @@ _FIXED = {
     Admission.TOMBSTONE: "the record has no value",
     Admission.FILE_CHANGED: "the file has changed since the window began",
     Admission.FILE_MISSING: "the file was listed, and is gone",
+    Admission.CONFLICT_REFUSED: "the key is known with another payload (on_conflict: error)",
     Admission.FILE_UNREADABLE: "the file cannot be read; `raw` has the error",
 }
 

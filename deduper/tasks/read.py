@@ -198,6 +198,8 @@ class _Keys:
             order = np.arange(first, first + order.size, dtype=np.int64)
             self._added += order.size
         self._keep(exchange.ORDER, order)
+        if self._task.layout.has_fingerprint:
+            self._keep(exchange.FINGERPRINT, records.column(layout.FINGERPRINT).to_numpy())
         if self._task.layout.has_category:
             self._categories.append(records.column(layout.CATEGORY))
         elif self._task.clock is not None:

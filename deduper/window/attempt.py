@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -295,7 +295,7 @@ class WindowJudge:
             epoch=attempt.epoch,
             attempt=attempt.attempt,
             rules=policy.judge_rules(config, state, wall_us),
-            tables=self._tables,
+            tables=replace(self._tables, layout=policy.table_layout(config, state)),
             places=None if categories is None else categories.places,
             category_ids=() if categories is None else categories.ids,
             sample_bits=sample_bits(config),
@@ -342,6 +342,7 @@ class WindowJudge:
             keep_first_seen=config.store.first_seen,
             expiry_type=expiry_type(config.expiry_key_scale),
             expiry_scale=None if config.expiry.by in ("never", "category") else config.expiry_key_scale.scale,
+            has_fingerprint=config.has_fingerprint,
             details=self._details,
         )
 

@@ -395,6 +395,7 @@ class WindowRunner:
         if judgement.categories is not None:
             extra[policy.CATEGORIES] = judgement.categories.after.to_wire()
         extra |= _statistics(judgement, state, wall_us)
+        extra |= policy.fingerprint_after(self._config, state)
         extra |= complete_after(self._config, state, latest, is_seed=SEED in extra)
         if self._config.function_ports:
             extra[COUNTS] = judgement.counts

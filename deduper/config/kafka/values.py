@@ -90,7 +90,7 @@ Topics = Annotated[
 """Topics, each once."""
 
 
-DEDUP_HEADERS = ("verdict", "reason", "detail", "window", "origin", "first_seen")
+DEDUP_HEADERS = ("verdict", "reason", "detail", "window", "origin", "first_seen", "fingerprint")
 """The headers of ours on a record that is sent, without `dedup-`."""
 
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import Column
 from deduper.core.digest_kernels import array_digest, short_unscaled
+from deduper.core.fingerprints import array_fingerprint
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
+from deduper.payload import WHOLE_VALUE, Leaf
 from deduper.tasks import layout
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.path_columns import PathRule, PathValue, constant, is_malformed, path_value
@@ -52,6 +54,8 @@ class Declared:
 
     `key` and `expiry` are numbers of columns. `unit_us` are the µs of one step of a whole number that is a time.
     Paths may give columns by `path_rule`. `zone` is that of times without one. `is_secure`: see `core.digests`.
+    `payload` are the parts of records that a fingerprint is made of, if the layout has one; None: their value as bytes.
+    `keeps_text`: any record may become an error when it is judged.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -65,6 +69,8 @@ class Declared:
     path_rule: PathRule
     zone: str = "UTC"
     is_secure: bool = False
+    payload: tuple[Leaf, ...] | None = ()
+    keeps_text: bool = False
 
     def path_values(self, path: str) -> dict[int, PathValue]:
         """The values that a file's path gives to columns, by the numbers of the columns."""
@@ -88,13 +94,15 @@ class Declared:
         admission: Admissions | None = None,
         texts: Texts | None = None,
         sent: Mapping[str, pa.Array] = _NOTHING_SENT,
+        value: pa.Array | None = None,
         has_changed: bool = False,
     ) -> pa.RecordBatch:
         """Records as reading tasks take them, see `tasks.layout`, of the values of the `stored` columns.
 
         `order` is the source order of each. `admission` is the state of each so far: an error stays one. Without
-        `texts` no record has one. `sent` are the columns SENT, where ports are topics. `has_changed`: all are errors,
-        since their file is not the one that was listed.
+        `texts` no record has one. `sent` are the columns SENT, where ports are topics. `value`: the records' values as
+        bytes, where they come from a topic. `has_changed`: all are errors, since their file is not the one that was
+        listed.
         """
         rows = len(order)
         columns = {
@@ -127,6 +135,8 @@ class Declared:
             layout.CATEGORY if self.layout.has_category else layout.EXPIRY: expiry,
             layout.RAW: pa.nulls(rows, pa.string()) if texts is None else texts(admissions, expiry),
         }
+        if self.layout.has_fingerprint:
+            given[layout.FINGERPRINT] = self._fingerprint(columns, value, rows)
         parsed = {layout.parsed(number): column for number, column in columns.items()}
         return self.layout.records({**given, **parsed, **sent})
 
@@ -143,7 +153,18 @@ class Declared:
     def _needed(self) -> list[int]:
         if self.layout.has_columns:
             return list(range(len(self.columns)))
-        return sorted({*self.key, *(() if self.expiry is None else (self.expiry,))})
+        compared = {leaf.path[0] for leaf in self.payload or ()}
+        payload = (number for number, column in enumerate(self.columns) if column.name in compared)
+        return sorted({*self.key, *(() if self.expiry is None else (self.expiry,)), *payload})
+
+    def _fingerprint(self, columns: Mapping[int, pa.Array], value: pa.Array | None, rows: int) -> pa.Array:
+        if self.payload is None:
+            value = pa.nulls(rows, pa.binary()) if value is None else value
+            found = array_fingerprint([WHOLE_VALUE], {WHOLE_VALUE.name: value}, self.salt, rows)
+        else:
+            named = {self.columns[number].name: column for number, column in columns.items()}
+            found = array_fingerprint(self.payload, named, self.salt, rows)
+        return pa.array(found)
 
     def _expiry(self, columns: Mapping[int, pa.Array], admission: NDArray[Any], rows: int) -> pa.Array:
         """The expiry keys or categories; sets `admission` where the value is absent or cannot be an expiry key."""

@@ -109,7 +109,7 @@ class TextReading:
     def _records(self, part: FilePart, clock: ClockRules | None) -> Generator[pa.RecordBatch, None, Noted]:
         begin = first = part.ordinal << POSITION_BITS
         text, places = self._format(part.in_path)
-        bound = guarded_above(clock)
+        bound = guarded_above(clock, keeps_text=self.declared.keeps_text)
         file = Lines(part.path)
         headers = 0
         rounded: set[int] = set()

@@ -35,7 +35,7 @@ servers-bad-v6 | "b1:9092,b2:9092" | "[1::2::3]:9092"
 dedup-headers-text | topic: unique} | topic: unique, dedup_headers: verdict}
   18:57: sinks.unique.dedup_headers: must be a list, found `verdict`; write `dedup_headers: [verdict, origin]`, or `[]`
 dedup-headers-unknown | topic: unique} | topic: unique, dedup_headers: [origin, offset]}
-  18:66: sinks.unique.dedup_headers.1: `offset` is no header; use verdict, reason, detail, window, origin, first_seen
+  18:66: sinks.unique.dedup_headers.1: `offset` is no header; use verdict, reason, detail, window, origin, first_seen, fingerprint
 dedup-headers-twice | topic: unique} | topic: unique, dedup_headers: [origin, origin]}
   18:66: sinks.unique.dedup_headers.1: `origin` appears twice; name every header once
 no-topics |   topics: [clicks, taps]\n | (nothing)
@@ -222,7 +222,7 @@ sink-option-partitioner | topic: unique} | topic: unique, options: {kafka.partit
 sink-csv | format: parquet | format: csv
   20:21: sinks.expired.format: CSV cannot hold column `tags` of type array<string>; write `format: parquet` or `format:
       json`
-""",
+""",  # noqa: E501  # a message is one line
     {"JAAS": JAAS, "JSON_VALUE": JSON_VALUE, "SSL": SSL},
 )
 
