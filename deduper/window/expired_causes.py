@@ -17,8 +17,8 @@ _LITTLE = 3
 
 
 _WRONG_ORDER = {
-    True: "files with later times were judged before these: files are judged by their modification time, so give the "
-    "oldest data the oldest one (`touch` in the order of the data), and judge it with a new store and new outputs",
+    True: "files with later times were judged before these: `deduper replay CONFIG` judges the source in the order of "
+    "time, with a new store and new outputs",
     False: "these records were read behind later ones: a partition is far behind the others, or old records were sent "
     "again",
 }

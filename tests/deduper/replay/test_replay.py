@@ -426,6 +426,43 @@ def test_a_file_that_cannot_be_read_is_one_error(new_job: Callable[..., Job]) ->
     assert report.judged["unique"] == 8 * A_DAY * 95 // 100
 
 
+def test_a_file_that_was_cut_off_gives_its_records_in_their_time(new_job: Callable[..., Job]) -> None:
+    """Those before the cut, and one error; whether it is sorted or read as it is."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    for name in ("A-3.json", "B-1.json"):  # one that is alone in its time would be read as it is
+        path = job.directory / "in" / name
+        data = gzip.compress(path.read_bytes(), 0)
+        path.with_suffix(".json.gz").write_bytes(data[: len(data) // 2])
+        path.unlink()
+    (job.directory / "in" / "B-3.json").unlink()
+    report = replayed(job)
+    assert (report.judged["error"], report.judged["expired"]) == (2, 0)
+    by_file = Counter(Path(source).name for source, _ in ports(job))
+    assert 40 < by_file["A-3.json.gz"] < 60
+    assert 40 < by_file["B-1.json.gz"] < 60
+
+
+@pytest.mark.parametrize("layout", [one_after_the_other, one_file_a_collector])
+def test_payloads_are_compared(new_job: Callable[..., Job], layout: Callable[[Job], None]) -> None:
+    """A copy with another payload is a conflict, read as it is or from a slice."""
+    job = new_job(
+        source={"schema": "id string, ts timestamp, n int"}, key="id", expiry=EVENTS, fingerprint={"columns": ["n"]}
+    )
+    layout(job)
+    paths = sorted((job.directory / "in").iterdir())
+    for path in paths:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        is_other = path.name.startswith("B")
+        changed = [{**row, "n": number % 20 if is_other else 0} for number, row in enumerate(rows)]
+        path.write_text("".join(f"{line}\n" for line in lines(changed)))
+    report = replayed(job)
+    assert report.judged == {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 0}
+    reasons = Counter(row["_dedup"]["reason"] for row in read_rows(job.directory / "replayed" / "duplicate"))
+    conflicts = sum(count for reason, count in reasons.items() if reason.startswith("conflict"))
+    assert conflicts == 8 * A_DAY // 40
+
+
 def test_a_job_goes_on_where_its_replay_ends(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
     """Into its own store: refused until the replay is over, then only newer files are judged, against the old keys."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
