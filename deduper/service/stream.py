@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from deduper.errors import DeduperError, SourceAwayError, StopRequested
+from deduper.service.current_step import CurrentStep
 from deduper.service.stop import Stop
 from deduper.service.windows import Windows
 from deduper.sources.protocol import PlannedSource, SourceBatch
@@ -54,6 +55,7 @@ class WindowStream:
         source: PlannedSource,
         windows: Windows,
         stop: Stop,
+        step: CurrentStep,
         session: SparkSession,
         scratch: contextlib.AbstractContextManager[Path],
     ) -> None:
@@ -61,6 +63,7 @@ class WindowStream:
         self._source = source
         self._windows = windows
         self._stop = stop
+        self._step = step
         self._session = session
         self._turn = threading.Lock()
         """Held while something uses the source, the windows or the log: Spark's threads and the main one take turns."""
@@ -75,7 +78,7 @@ class WindowStream:
             DeduperError: Spark ended the query for a reason of its own; a failure of a window is kept in `windows`.
         """
         self._is_drained = drain
-        with self._reported():
+        with self._reported(), self._step.of("the source is listed"):
             self._source.begin(drain=drain)
         if self._goes_on:
             self._query(name, {"availableNow": True} if drain else {"processingTime": f"{trigger_ms} milliseconds"})
@@ -96,6 +99,7 @@ class WindowStream:
     def _run_query(self, folder: Path, name: str, trigger: dict[str, Any]) -> tuple[Exception | None, bool]:
         """One start of the query, to its end: `_failure_of` it, and whether its source has come up."""
         folder.mkdir()
+        self._step.begin("Spark starts the job's query")
         with contextlib.closing(Planner(folder, self._plan, self._is_over.set)) as planner:
             stream = self._session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
             writer = stream.writeStream.queryName(name).foreachBatch(self._judge).trigger(**trigger)
@@ -115,6 +119,7 @@ class WindowStream:
                 if not query.isActive:
                     break
                 due = time.monotonic() + _OWNER_CHECK_S
+        self._step.begin("Spark ends the job's query")
         if not self._stop.is_requested:
             with contextlib.suppress(StreamingQueryException):  # looked at below
                 query.awaitTermination(_ENDS_S)
@@ -128,7 +133,7 @@ class WindowStream:
         """The parts of the next batch; on the planner's thread."""
         with self._turn:
             if self._planned is None and self._goes_on:
-                with self._reported():
+                with self._reported(), self._step.of(f"window {self._windows.next_number} is planned"):
                     self._planned = self._source.next_batch()
                 self._raise_failure()
                 if self._planned is not None:

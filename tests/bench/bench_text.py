@@ -37,7 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=25)
     blocks = parser.parse_args().blocks
-    block.warm()
+    block.warm(None)
+    block.warm(",")
     print(
         f"seed {SEED}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, pyarrow {pa.__version__}"
     )

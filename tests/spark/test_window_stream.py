@@ -27,6 +27,7 @@ from pyspark.sql.streaming.listener import (
 
 from deduper.errors import DeduperError, SourceAwayError, StopRequested
 from deduper.service import stream
+from deduper.service.current_step import CurrentStep
 from deduper.service.stop import Stop
 from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
@@ -93,7 +94,7 @@ class Made(Windows):
         """Run the query to its end; the batches that were judged."""
         with tempfile.TemporaryDirectory() as folder:
             scratch = contextlib.nullcontext(Path(folder))
-            made = WindowStream(cast(Any, self.source), self, self.stop, session, scratch)
+            made = WindowStream(cast(Any, self.source), self, self.stop, CurrentStep(), session, scratch)
             made.run("made", drain=drain, trigger_ms=trigger_ms)
         return self.source.done
 

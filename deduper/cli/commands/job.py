@@ -200,7 +200,7 @@ def run(
     from deduper.service.logs import configure_logging
     from deduper.window.progress import json_line, summary_line
 
-    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
     if not as_json:
         say(f"{loaded.name}: {loaded.source.place} into {loaded.store.url}")
     summary = run_job(
@@ -239,7 +239,7 @@ def _run_stream(
     from deduper.service.logs import configure_logging
     from deduper.window.progress import json_line
 
-    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
 
     def progress(window: int, one: StreamRun) -> None:
         values = {"event": "window", "window": window, "counts": one.counts, "seconds": round(one.seconds, 3)}
