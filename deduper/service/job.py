@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +46,7 @@ from deduper.window.completeness import require_no_open_seed
 from deduper.window.exchange_folder import query_folder
 from deduper.window.last_known import noting
 from deduper.window.opened import opened_runner
-from deduper.window.owner_alive import telling_owner_of_port
+from deduper.window.owner_alive import keep_signal, telling_owner_of_port
 from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress, RunSummary, nothing_note
 from deduper.window.recovery import Ownership, owned_store, recover
@@ -100,7 +101,7 @@ def run(
         owned_store(
             config, take_over=take_over, wall_clock_us=clock, silent=start.silent, why=lambda: stop.reason
         ) as owned,
-        _Engine(config, session, stop, step) as engine,
+        _Engine(config, session, owned, stop, step) as engine,
         open_topics(
             config.topic_ports,
             config.source.deadline if isinstance(config.source, KafkaSource) else 0,  # there are none then
@@ -211,9 +212,12 @@ class _Engine:
     A start that publishes nothing by Spark claims and recovers the store without waiting for it.
     """
 
-    def __init__(self, config: Config, given: SparkSession | None, stop: Stop, step: CurrentStep) -> None:
+    def __init__(
+        self, config: Config, given: SparkSession | None, owned: Ownership, stop: Stop, step: CurrentStep
+    ) -> None:
         self._config = config
         self._given = given
+        self._owned = owned
         self._stop = stop
         self._step = step
         self._session: SparkSession | None = None
@@ -225,7 +229,6 @@ class _Engine:
             require_promises(self._given, self._config.spark)
             self._session = self._given
         elif self._session is None:
-            self._stop.end_at_once(kill_children)
             # Kernels are compiled while the JVM starts, which is another process, and before workers want them.
             with ThreadPoolExecutor(1, "kernels") as beside:
                 kernels = beside.submit(load_kernels, self._config)
@@ -255,7 +258,14 @@ class _Engine:
         return have_spare_cores(asked.get("spark.master", DEFAULT_MASTER), asked.get("spark.executor.cores"))
 
     def __enter__(self) -> Self:
+        if self._given is None:
+            self._stop.end_at_once(self._signalled)
         return self
+
+    def _signalled(self, number: signal.Signals) -> None:
+        log = self._owned.log
+        keep_signal(log.root, log.state.epoch, number)
+        kill_children()
 
     def __exit__(self, *_: object) -> None:
         if self._session is not None and self._given is None:

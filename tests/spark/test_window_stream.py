@@ -81,7 +81,7 @@ class Made(Windows):
         self.checks = 0
         log = SimpleNamespace(state=SimpleNamespace(next_window=0, epoch=1), epoch=1, check_owner=self._check)
         runner = SimpleNamespace(publication_failure=None)
-        super().__init__(*cast(Any, (log, runner, Reports(lambda _: None), self.stop, None)))
+        super().__init__(*cast(Any, (log, runner, Reports(lambda _: None), self.stop, CurrentStep(), None)))
 
     def _check(self) -> None:
         self.checks += 1
