@@ -42,7 +42,7 @@ def test_the_example_and_the_how_to_run(broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "clicks.yaml").write_text(config, encoding="utf-8")
     (python,) = (block.text for block in blocks(page) if block.language == "python")
     one_broker = python.replace("localhost:9092", broker.bootstrap).replace("4, 3, config", "4, 1, config")
-    exec(compile(one_broker.replace('"min.insync.replicas": "2"', '"min.insync.replicas": "1"'), str(page), "exec"))
+    exec(compile(one_broker.replace('"min.insync.replicas": "2"', '"min.insync.replicas": "1"'), str(page), "exec"), {})
     own |= {"name": "how-to", "metrics__port": free_port()}
     deduper("check", "clicks.yaml", cwd=tmp_path, **own)
     deduper("run", "clicks.yaml", "--once", cwd=tmp_path, **own)

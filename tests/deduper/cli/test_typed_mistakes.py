@@ -6,6 +6,7 @@ Those inside a config's values are in `tests/deduper/config/test_mistakes.py`.
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,11 @@ def test_a_config_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "job.yaml").touch()
     assert "Missing argument 'CONFIG_OR_STORE'. In this folder: job.yaml" in runner.invoke(app, ["status"]).stderr
     assert "Possible options" not in runner.invoke(app, ["verify", "--deep", "job.yaml"]).stderr
+
+
+@pytest.mark.parametrize("target", ["file:state", "file://state", "file://{}/state", "state", "./state", "job.yaml"])
+def test_a_store_has_many_names(target: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URL with slashes names no host, here as in a config."""
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(app, ["status", target.format(folder), "--json"])
+    assert (result.exit_code, json.loads(result.stdout)["windows"]) == (0, 1)
