@@ -27,6 +27,8 @@ setup_python "$tools"
 # Kernels are compiled once, while other things come, and not by each process of the tests.
 (cd "$REPO" && python -c 'import deduper.text.kernels') &
 kernels=$!
+[[ "$tier" == check ]] || (cd "$REPO" && python -m tests.spark.pyspark_releases) &
+releases=$!
 if [[ "$tier" != check ]]; then
   wait "$system" || exit 2
   setup_java
@@ -34,6 +36,7 @@ if [[ "$tier" != check ]]; then
   python -m tests.services.jars
 fi
 wait "$kernels"
+wait "$releases"
 cd "$REPO"
 say "Set-up took $SECONDS s."
 

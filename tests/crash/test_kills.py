@@ -33,7 +33,6 @@ from tests.crash.undisturbed import VARIANTS, Undisturbed, undisturbed_in
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600)]
 
 PLANNED = planned(random.Random(ledger.SEED))
-_RANDOM = random.Random(ledger.SEED + 1)
 SLEEPING = sleepers.sleeping_points(random.Random(ledger.SEED + 2))
 _BY_CLOCK = ("event_time", "processing_time")
 
@@ -46,8 +45,8 @@ def _without_calm(story: Callable[..., None], by: str, undisturbed: Undisturbed,
 # The long ones first.
 STORIES: dict[str, Callable[[Undisturbed, Path], None]] = {
     **{name: partial(chain_of_kills, *story) for name, story in PLANNED.items()},
-    **{f"random {number}": partial(chain_of_kills, *at_random(_RANDOM), may_miss=True) for number in range(2)},
-    "kills, SIGTERM": partial(chain_of_kills, "rocksdb", BRIEF, then=stops.by_sigterm),
+    "random": partial(chain_of_kills, *at_random(random.Random(ledger.SEED + 1)), may_miss=True),
+    "brief": partial(chain_of_kills, "rocksdb", BRIEF),
     **{f"workers die, {variant}": partial(workers_die, variant) for variant in VARIANTS},
     **{f"tasks come back, {variant}": partial(sleepers.tasks_come_back, variant) for variant in VARIANTS},
     **{
@@ -69,7 +68,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     return undisturbed_in(tmp_path_factory.mktemp("undisturbed"))
 
 
-@pytest.mark.night(but=["kills, SIGTERM"])
+@pytest.mark.night(but=["brief"])
 @pytest.mark.parametrize("story", STORIES)
 def test_nothing_is_lost_and_nothing_comes_twice(undisturbed: Undisturbed, tmp_path: Path, story: str) -> None:
     """Whatever dies, and whenever."""
@@ -77,10 +76,10 @@ def test_nothing_is_lost_and_nothing_comes_twice(undisturbed: Undisturbed, tmp_p
 
 
 def test_every_failpoint_is_killed_at() -> None:
-    """No named place is left out of the stories, nobody who can be killed, no backend."""
+    """No named place is left out of the stories, nobody who can be killed, no backend; whatever the seed."""
     kills = [(variant, kill) for variant, chain in PLANNED.values() for kill in chain]
     assert {kill.point for _, kill in kills} == points().keys() - set(OTHERS)
     assert met_by_workers() <= points().keys() - set(OTHERS)
     assert {variant for variant, _ in kills} == VARIANTS.keys()
-    for chain in (BRIEF, [kill for _, kill in kills]):
-        assert {kill.victim for kill in chain} == {DRIVER, MACHINE, JVM, WORKER}
+    assert {kill.victim for _, kill in kills} == {DRIVER, MACHINE, JVM, WORKER}
+    assert {kill.victim for kill in BRIEF} == {DRIVER, MACHINE, JVM}, "a worker dies in tests/spark, for less"

@@ -136,7 +136,7 @@ def test_killed_at_each_failpoint(broker: Broker, new_job: Callable[..., Job]) -
     """A publisher killed at every named point and started again: each row once, also for a reader meanwhile."""
     job = new_job(windows=20 if is_night() else 6, rows=400)
     with Follower(broker.plain(), job.topic) as reader:
-        for armed in KILLS:
+        for armed in KILLS if is_night() else KILLS[::2]:
             assert job.start(armed).end() == "killed", armed
         assert job.start().end() == "done"
         check(broker, job)

@@ -195,7 +195,7 @@ def some_records(seed: int, count: int, partitions: int) -> Iterator[Record]:
         )
 
 
-@pytest.mark.night(but=["event_time-topics"])
+@pytest.mark.night
 @pytest.mark.parametrize("port", [_FILES, _TOPICS], ids=["files", "topics"])
 @pytest.mark.parametrize("expiry", _EXPIRIES.values(), ids=_EXPIRIES)
 def test_both_ways_give_the_same(
@@ -215,7 +215,7 @@ def test_both_ways_give_the_same(
     }
 
 
-@pytest.mark.night(but=["json"])
+@pytest.mark.night
 @pytest.mark.parametrize("value", ["json", "csv", "text"])
 def test_a_record_without_value_is_judged_by_the_rest_of_it(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, value: str

@@ -62,17 +62,12 @@ def job_on_each(request: pytest.FixtureRequest, new_job: Callable[..., Job]) -> 
     return _of_four_windows(new_job, request.param)
 
 
-def test_a_drained_job_has_nothing_to_do(job: Job) -> None:
-    """Running it again changes nothing."""
+def test_a_drained_job_goes_on_with_what_is_new_and_with_nothing_else(job: Job) -> None:
+    """Nothing is judged again, and without a new file running it again changes nothing."""
     job.run()
     before = outcome(job)
     assert job.run().windows == 0
     assert outcome(job) == before
-
-
-def test_a_drained_job_goes_on_with_what_is_new(job: Job) -> None:
-    """Nothing is judged again."""
-    job.run()
     late = job.add_records([{"k": "new", "t": 120}, {"k": "new", "t": 121}])
     assert job.run().windows == 1
     assert [row["k"] for row in job.rows("unique") if row["_dedup"]["source"] == str(late)] == ["new"]

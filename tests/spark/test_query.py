@@ -597,7 +597,7 @@ def test_random_histories(part: int, own: SparkSession, tmp_path: Path, monkeypa
     0 lost, 0 twice, and no function gets rows again without `replayed`.
     """
     draw = random.Random(f"{tiers.seed()} {part}")
-    for number in range(10 if tiers.is_night() else 2):
+    for number in range(10 if tiers.is_night() else 1):
         History(own, tmp_path / str(number), draw, monkeypatch).run(steps=8)
 
 

@@ -11,31 +11,15 @@ import pytest
 
 from deduper.spark.home import RELEASE
 from tests import tiers
+from tests.spark.pyspark_releases import OLDEST, RELEASES, installed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
-RELEASES = ("3.5.9", "4.0.5", "4.1.4", "4.2.1")
-_BESIDE = ("pandas", "python-dateutil", "pytz", "six", "tzdata")
-"""What PySpark before 4.2 needs for its Arrow functions, and no part of this project uses."""
 _ALWAYS = "values_of_all_types or each_row_of_the_table or split_inside"
 
 
-def installed(release: str) -> Path:
-    """The folder of a PySpark, kept between runs; the Python packages are those of this environment."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "deduper"
-    target = cache / f"pyspark-{release}"
-    if not target.exists():
-        making = cache / f".pyspark-{release}.{os.getpid()}"
-        uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
-        subprocess.run(
-            [*uv, "--no-deps", "--target", str(making), f"pyspark=={release}", *_BESIDE], check=True, timeout=900
-        )
-        making.rename(target)
-    return target
-
-
-@pytest.mark.night(but=["3.5.9"])
+@pytest.mark.night(but=[OLDEST])
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_tests_of_deduper_pass(release: str, tmp_path: Path) -> None:
     """All of them by night; always those of the table of batches, of types, and of `split`, on the oldest."""

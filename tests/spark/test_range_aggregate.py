@@ -166,7 +166,7 @@ def test_all_ends_and_types_give_what_all_pairs_give(session: SparkSession, name
     texts = ("count(value)", "max(value)", "list(value)", *(() if value_type == "string" else ("sum(value)",)))
     session.conf.set(ZONE, "America/New_York")
     try:
-        for ends in ("[]", "[)", "(]", "()") if tiers.is_night() else ("(]", "()"):  # others have the others
+        for ends in ("[]", "[)", "(]", "()") if tiers.is_night() else ("(]",):  # others have the others
             expected = list(zip(*(oracle.of_events(events, ranges, ends, text, kind) for text in texts), strict=True))
             for index_bytes in (1 << 30, 1000):
                 found = asked(

@@ -30,6 +30,7 @@ from deduper.table.operations.verify import verify
 from deduper.table.settings import load_config
 from tests.deduper.table.scene import CHANGE_STEPS, EPOCH, SERVER_STEPS, Place, Row, arrow, dying, foreign
 from tests.deduper.table.test_table_change_deaths import Model
+from tests.tiers import is_night
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +128,7 @@ def test_random_histories(index: str, seed: int, scope: str, place: Place, reque
     place.load([(1, "first", 0)], scope=scope)
     model.rows = [(1, "first", 0)]
     done: Counter[str] = Counter()
-    for step in range(12):
+    for step in range(12 if is_night() else 7):
         if is_mixed:
             place.index = rng.choice(kinds)
         if server is not None and rng.random() < 0.15:

@@ -26,6 +26,7 @@ from deduper.table.operations.verify import verify
 from deduper.table.operations.write import locked
 from deduper.table.settings import load_config
 from tests.deduper.table.scene import ROLLBACK_STEPS, Place, Row, arrow, dying, foreign
+from tests.tiers import is_night
 
 pytestmark = pytest.mark.slow
 Unit = tuple[int, int]
@@ -133,7 +134,7 @@ def test_random_histories_against_dictionaries(seed: int, place: Place) -> None:
     versions: dict[int, dict[Unit, str]] = {}
     held: dict[Unit, str] = {}
     done: Counter[str] = Counter()
-    for step in range(30):
+    for step in range(30 if is_night() else 12):
         rows: list[Row] = [(rng.randrange(20), f"v{step}.{n}", rng.randrange(3)) for n in range(rng.randrange(1, 9))]
         kind = rng.choice(("load", "upsert", "delete", "rollback", "rollback")) if versions else "load"
         target = rng.choice(sorted(versions)) if versions else 0

@@ -939,7 +939,7 @@ class _Drawn(random.Random):
 def test_a_job_in_random_steps() -> None:
     """Windows, deaths, twins, zombies, take-overs, lost and damaged tables: verdicts are the oracle's throughout."""
     FIGURES.clear()
-    examples, steps = (18, 50) if tiers.is_night() else (5, 25)
+    examples, steps = (18, 50) if tiers.is_night() else (3, 25)
     for by in ("event_time", "ordered", "category", "processing_time", "never"):
         run(examples, steps, by=by)
         run(1, steps, by=by, ports=True)
