@@ -137,6 +137,7 @@ class WindowStream:
                     self._planned = self._source.next_batch()
                 self._raise_failure()
                 if self._planned is not None:
+                    self._step.begin(f"Spark begins the batch of window {self._windows.next_number}")
                     return [PlannedPart(one.name, one.start, one.end) for one in self._planned.partitions]
                 if self._is_drained:
                     self._is_over.set()
