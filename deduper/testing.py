@@ -4,7 +4,8 @@
 `differences` judges all that a job has judged once more, and compares that with its outputs: for tests of a whole job.
 Both use the `Oracle`, which shares nothing with the service; so do the service's own tests. Windows go in, as lists of
 source partitions, as lists of rows in source order; what comes out has the same shape: (port, reason, first copy) of
-every row, the first copy being (window, source partition, position, expiry key), None unless the row is a duplicate.
+every row, the first copy being (window, source partition, position, expiry key), None unless the row is a duplicate
+or a conflict.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
 from typing import Any, Literal, NamedTuple
@@ -31,12 +32,14 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.digests import Plain, plain_value
-from deduper.core.verdict import TupleVerdict
+from deduper.core.verdict import Admission, TupleVerdict
 from deduper.errors import UsageError
 from deduper.query.rules import Expiry
 from deduper.sinks.published import JudgedRow, judged_rows, published_files
 from deduper.tasks.dedup_column import expiry_ddl
 from deduper.units import UNIT_US
+from deduper.window.completeness import REPLAY
+from deduper.window.policy import FINGERPRINT
 
 Answer = tuple[str, str, tuple[int, int, int, Any] | None]
 Record = Mapping[str, Any] | None
@@ -57,14 +60,20 @@ class Settings:
     null_keys: str = "error"
     live_categories: int = 1
     remember_dropped: int = 10_000
+    on_conflict: str | None = None
+    """None: payloads are not compared."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A parsed record: the values of its dedup key, and its expiry key or category."""
+    """A parsed record: the values of its dedup key, its expiry key or category, and its payload, which `==` compares.
+
+    `payload` is None where no payload is known.
+    """
 
     key: tuple[Any, ...]
     expiry: Any = None
+    payload: Any = None
 
 
 class Oracle:
@@ -76,6 +85,7 @@ class Oracle:
         self.latest: Any = None  # committed
         self.moved_us = 0  # wall clock of the window in which it last moved, or in which the clock came back
         self.seen: dict[Any, tuple[int, int, int, Any]] = {}  # (bucket, key) -> first copy
+        self.payloads: dict[Any, Any] = {}  # (bucket, key) -> its payload
         self.live: list[str] = []  # categories, the one longest here first
         self.dropped: list[str] = []
 
@@ -109,10 +119,10 @@ class Oracle:
                     first = None
                 if first is None:
                     self.seen[memory] = (self.window, partition, position, expiry)
+                    self.payloads[memory] = row.payload
                     answers[-1].append(("unique", "", None))
                 else:
-                    reason = "same_window" if first[0] == self.window else "earlier_window"
-                    answers[-1].append(("duplicate", reason, first))
+                    answers[-1].append((*self._of_copy(row, first, self.payloads[memory]), first))
             clocks.append(clock)
         if s.by == "processing_time":
             clocks = [point]
@@ -121,6 +131,19 @@ class Oracle:
             self.latest, self.moved_us = greatest, now_us
         self.window += 1
         return answers
+
+    def _of_copy(self, row: Row, first: tuple[int, int, int, Any], payload: Any) -> tuple[str, str]:
+        """The port and the reason of a tuple whose key is remembered."""
+        in_window = first[0] == self.window
+        if self.settings.on_conflict is None:
+            return "duplicate", "same_window" if in_window else "earlier_window"
+        if payload is None:
+            return "duplicate", "unknown"
+        if payload == row.payload:
+            return "duplicate", "same_window" if in_window else "earlier_window"
+        if self.settings.on_conflict == "error":
+            return "error", "conflict_refused"
+        return "duplicate", "conflict_in_window" if in_window else "conflict"
 
     def _refused(self, row: Row, expiry: Any, before: Any, now_us: int, quiet: int) -> tuple[str, str] | None:
         """The port and the reason of a tuple whose key is not looked up; a new category takes its place here."""
@@ -180,13 +203,15 @@ def verdicts(
     key: str | Sequence[str],
     expiry: Expiry,
     null_keys: Literal["error", "allow"] = "error",
+    fingerprint: Literal["none", "all"] | Mapping[str, Sequence[str]] = "none",
+    on_conflict: Literal["duplicate", "error"] = "duplicate",
     now: datetime | None = None,
 ) -> list[list[Judged]]:
     """What a `Deduper` with these settings says of rows, batch by batch; each batch is one partition.
 
     Args:
         batches: rows as mappings from columns to values; times are `datetime` (UTC if they have no zone).
-        key, expiry, null_keys: as of a `Deduper`.
+        key, expiry, null_keys, fingerprint, on_conflict: as of a `Deduper`. A mapping in a payload is an object.
         now: the wall clock at all batches, for `max_ahead_of_now` and `ProcessingTime`; by default that of the machine.
 
     >>> from deduper import EventTime
@@ -202,14 +227,49 @@ def verdicts(
     section: Any = TypeAdapter(ExpiryConfig).validate_python(expiry.section())
     names = [key] if isinstance(key, str) else list(key)
     period, span = getattr(section, "period", 0), getattr(section, "span", 0)
-    oracle = Oracle(_settings(section, null_keys, period, span, getattr(section, "max_jump", None)))
+    settings = _settings(section, null_keys, period, span, getattr(section, "max_jump", None))
+    compares = fingerprint != "none"
+    oracle = Oracle(replace(settings, on_conflict=on_conflict if compares else None))
     now_us = _micros(datetime.now(UTC) if now is None else now)
     found = []
     for batch in batches:
-        rows = [Row(tuple(row[name] for name in names), _expiry_key(section, row)) for row in batch]
+        rows = [
+            Row(
+                tuple(row[name] for name in names),
+                _expiry_key(section, row),
+                _payload(row, names, fingerprint) if compares else None,
+            )
+            for row in batch
+        ]
         (answers,) = oracle.judge([rows], now_us)
         found.append([Judged(port, why, None if of is None else (of[0], of[2])) for port, why, of in answers])
     return found
+
+
+def _payload(row: Mapping[str, Any], key: Sequence[str], chosen: str | Mapping[str, Sequence[str]]) -> frozenset[Any]:
+    """The parts of a row that are compared, by their paths: objects by their fields, without nulls."""
+    parts = {path: value for path, value in _flat(row) if path.split(".")[0] not in key}
+    if isinstance(chosen, Mapping):
+        ((kind, names),) = chosen.items()
+        named = {path for path in parts for name in names if path == name or path.startswith(f"{name}.")}
+        parts = {path: value for path, value in parts.items() if (path in named) == (kind == "columns")}
+    return frozenset(parts.items())
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, part in value.items():
+        if isinstance(part, Mapping):
+            yield from _flat(part, f"{above}{name}.")
+        elif part is not None:
+            yield f"{above}{name}", _comparable(part)
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return frozenset(_flat(value))
+    if isinstance(value, list | tuple):
+        return tuple(map(_comparable, value))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _settings(section: Any, null_keys: str, period: Any, span: Any, jump: Any) -> Settings:
@@ -260,17 +320,18 @@ def differences(
     """Where a job's published rows are not what the oracle says of its input; [] for a job that did all right.
 
     Every record of every published window must be in the file of its port and window, once, with the verdict, the
-    reason and the first copy that the oracle gives. Reads the log and the output files, and changes nothing.
+    reason and the first copy that the oracle gives. Reads the log and the output files, and changes nothing. Payloads
+    are compared if `fingerprint` is of scalar columns, and was so in all windows.
 
     Args:
         store: the config of a job, or the URL of the store of a `Deduper`.
         records: all records by (source, position) as `_dedup` has them: the path of a file and the row, from 0; the
-            topic and partition as `clicks-0` and the offset. Of a record, the columns of the key and the expiry key as
-            Python values. Without `records` the rows of the outputs are judged again, whose error rows are taken as
-            they are; then all four ports must be files, and what was never read is not missed.
+            topic and partition as `clicks-0` and the offset. Of a record, the columns of key, expiry key and
+            payload as Python values. Without `records` the rows of the outputs are judged again, whose error rows are
+            taken as they are; then all four ports must be files, and what was never read is not missed.
 
     Raises:
-        UsageError: the outputs cannot be compared; the message says why.
+        UsageError: the outputs cannot be compared, as those of a replay; the message says why.
         IntegrityError: a file of a port is none of its format.
         ValueError: a value of `records` is none of its column's type.
     """
@@ -297,7 +358,10 @@ class _Comparison:
     def __init__(self, store: OpenStore, config: Config, records: Mapping[tuple[str, int], Record] | None) -> None:
         self.store, self.config = store, config
         expiry_column = config.expiry_column
-        self.columns = (*config.key_columns, *(() if expiry_column is None else (expiry_column,)))
+        self.compares = config.has_fingerprint and FINGERPRINT in store.log.state.extra
+        payload = _payload_columns(config) if self.compares else ()
+        self.columns = (*config.key_columns, *(() if expiry_column is None else (expiry_column,)), *payload)
+        self.before_payload = len(self.columns) - len(payload)
         unit = getattr(config.expiry, "unit", None)
         self.unit = 1 if unit is None else UNIT_US[unit]
         steps = config.period_steps, config.span_steps, config.max_jump_steps
@@ -318,8 +382,12 @@ class _Comparison:
         first = parse_columns(f"e {expiry_ddl(self.config.expiry_key_scale)}")[0].type
         for number in range(published + 1):
             window = _WindowOutputs(number, commits.get(number), ())
+            if window.record is not None and REPLAY in window.record.extra:
+                raise UsageError(
+                    f"{self.store.root}: window {number} is of a replay, whose records are in another order"
+                )
             for port, of_port in files.items():
-                columns = () if port == TupleVerdict.ERROR.port else self.columns
+                columns = () if port == TupleVerdict.ERROR.port and not self.compares else self.columns
                 for path in (file.path for file in of_port if file.window == number):
                     for row in judged_rows(path, columns, first):
                         yield from self._note(window, port, row)
@@ -341,6 +409,7 @@ class _Comparison:
 
     def _compare(self, window: _WindowOutputs) -> Iterator[Difference]:
         """Let the oracle judge the window, and compare row by row."""
+        self.oracle.settings = replace(self.oracle.settings, on_conflict=self._on_conflict(window))
         given = [self._records_of(partition, window) for partition in window.partitions]
         self.judged.update(place for part in given for place, _ in part)
         wall_us = 0 if window.record is None else window.record.wall_us
@@ -406,7 +475,7 @@ class _Comparison:
         if self.records is None:
             rows = {at: left for (source, at), left in window.left.items() if source == partition.name}
             return [
-                ((partition.name, at), None if port == TupleVerdict.ERROR.port else self._row(row.values))
+                ((partition.name, at), None if _is_no_tuple(port, row) else self._row(row.values))
                 for at, (port, row) in sorted(rows.items())
             ]
         given = self.records.get(partition.name, {})
@@ -421,8 +490,43 @@ class _Comparison:
 
     def _row(self, values: tuple[Plain | None, ...]) -> Row:
         keys = len(self.config.key_columns)
-        expiry: Any = values[keys] if len(values) > keys else None
-        return Row(values[:keys], expiry if self.unit == 1 or expiry is None else expiry * self.unit)
+        expiry: Any = values[keys] if self.before_payload > keys else None
+        # NaN is a payload like any other.
+        payload = tuple("NaN" if value != value else value for value in values[self.before_payload :])
+        compares = self.oracle.settings.on_conflict is not None
+        return Row(
+            values[:keys],
+            expiry if self.unit == 1 or expiry is None else expiry * self.unit,
+            payload if compares else None,
+        )
+
+    def _on_conflict(self, window: _WindowOutputs) -> str | None:
+        """How the window took conflicts; None if it compared no payloads."""
+        if not self.compares:
+            return None
+        note = None if window.record is None else window.record.extra.get(FINGERPRINT)
+        if window.record is not None and (note is None or note[3] is None):
+            return None
+        if note is not None and note[1] != self.config.payload_identity:
+            raise UsageError(f"{self.store.url}: window {window.number} was judged with another `fingerprint`")
+        return self.config.on_conflict if note is None else str(note[3])
+
+
+def _payload_columns(config: Config) -> tuple[Column, ...]:
+    """The columns of the payload.
+
+    Raises:
+        UsageError: it is the value of topics, or has fields of objects, arrays or maps.
+    """
+    leaves = config.payload
+    if leaves is None or any(len(leaf.path) > 1 or not leaf.kind.is_scalar for leaf in leaves):
+        raise UsageError("fingerprint: only payloads of scalar columns can be judged once more")
+    return tuple(Column(leaf.name, leaf.kind) for leaf in leaves)
+
+
+def _is_no_tuple(port: str, row: JudgedRow) -> bool:
+    """Whether it is an error that no key was looked up for."""
+    return port == TupleVerdict.ERROR.port and row.reason != Admission.CONFLICT_REFUSED.reason
 
 
 def _partitions_of(window: _WindowOutputs) -> tuple[SourcePartition, ...]:

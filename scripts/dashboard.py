@@ -146,10 +146,21 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Duplicates by reason",
-            "same_window: the first copy came in the same window, as a retry does. earlier_window: it was remembered.",
+            "same_window: the first copy came in the same window, as a retry does. earlier_window: it was remembered. "
+            "conflict: the first copy has another payload, with `fingerprint`; unknown: it has no fingerprint.",
             (('sum by (reason) (reason:deduper_records:rate5m{verdict="duplicate",$})', "{{reason}}"),),
             "cps",
             stacked=True,
+        ),
+        Panel(
+            "Conflicts beside copies",
+            "With `fingerprint`: records under a known key with another payload, beside copies with the same one.",
+            (
+                ('sum(reason:deduper_records:rate5m{reason=~"conflict.*",$})', "conflicts"),
+                ('sum(reason:deduper_records:rate5m{reason=~"earlier_window|same_window",$})', "copies"),
+                ('sum(reason:deduper_records:rate5m{reason="unknown",$})', "unknown"),
+            ),
+            "cps",
         ),
         heatmap(
             "Duplicate distance",

@@ -32,10 +32,9 @@ def stand_in_unless_asked(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         stand_in(monkeypatch)
 
 
-def without_query(stream: Any, name: str, trigger: dict[str, Any]) -> None:
+def without_query(stream: Any, name: str, every_s: float) -> None:
     """As `WindowStream._query`: what ends the run is kept, and raised by who has started it."""
     del name
-    every_s = 0.0 if "availableNow" in trigger else int(trigger["processingTime"].split()[0]) / 1000
     while stream._goes_on:
         due = time.monotonic() + every_s
         with contextlib.suppress(Exception):

@@ -121,7 +121,9 @@ def merge(
     live_from_bucket: int | None,
     expiry_point: int | float | None,
 ) -> Entries | None:
-    """The live entries of pieces with equal columns, as the entries of one piece; None when all are dead.
+    """The live entries of pieces as the entries of one piece; None when all are dead.
+
+    Pieces have equal columns, but for fingerprints: entries of pieces without any get 0, an unknown one.
 
     An entry is dead in a bucket below `live_from_bucket`, or with an expiry key at or below `expiry_point` (None: no
     entry is). Of two entries for a key in a bucket the one with the greater expiry key is kept, then the one of the
@@ -149,7 +151,7 @@ def merge(
         expiry=_joined([one.expiry for one in merged]),
         origin=_joined([one.origin for one in merged]),
         window=_joined([one.window for one in merged]),
-        fingerprint=_joined([one.fingerprint for one in merged]),
+        fingerprint=_fingerprints(merged),
     )
 
 
@@ -222,7 +224,7 @@ def _merge_bucket(bucket: int, runs: list[_Run], expiry_point: int | float | Non
     window = np.concatenate([_windows(first, block) for first, block in runs])
     expiry = _joined([block.expiry for _, block in runs])
     origin = _joined([block.origin for _, block in runs])
-    fingerprint = _joined([block.fingerprint for _, block in runs])
+    fingerprint = _fingerprints([block for _, block in runs])
     hi, lo = digests[:, 0], digests[:, 1]
     order = np.lexsort((window, lo, hi) if expiry is None else (window, expiry, lo, hi))
     is_last = np.ones(len(order), np.bool_)
@@ -245,3 +247,12 @@ def _joined(columns: Sequence[ExpiryKeys | NDArray[np.uint64] | NDArray[np.uint3
     if present and len(present) != len(columns):
         raise ValueError("pieces of one store have the same columns")
     return np.concatenate(present) if present else None
+
+
+def _fingerprints(blocks: Sequence[BucketEntries]) -> NDArray[np.uint64] | None:
+    """The fingerprints of all entries, 0 for those of blocks without any; None if no block has some."""
+    if all(block.fingerprint is None for block in blocks):
+        return None
+    return np.concatenate(
+        [np.zeros(len(one.digests), np.uint64) if one.fingerprint is None else one.fingerprint for one in blocks]
+    )

@@ -134,6 +134,17 @@ class BucketEntries:
     window: NDArray[np.uint32] | None
     fingerprint: NDArray[np.uint64] | None
 
+    def fingerprints_since(self, window: int, only_window: int) -> NDArray[np.uint64]:
+        """The fingerprints of the entries from a window on, 0 for all others, and where there is no such column.
+
+        `only_window` is the window of entries without a window column.
+        """
+        if self.fingerprint is None or (self.window is None and only_window < window):
+            return np.zeros(len(self.digests), np.uint64)
+        if self.window is None:
+            return self.fingerprint
+        return np.where(self.window >= window, self.fingerprint, np.uint64(0))
+
     def chosen(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> BucketEntries:
         """These rows: of a slice, a mask, or places."""
         return BucketEntries(

@@ -236,8 +236,10 @@ def boot_id() -> str:
 
 
 def _column_bits(layout: TableLayout) -> int:
+    """The flags of a layout, and from bit 4 on the window since when fingerprints count, plus one; 0 without any."""
     flags = (layout.has_expiry, layout.float_expiry, layout.has_origin, layout.one_table)
-    return sum(int(flag) << bit for bit, flag in enumerate(flags))
+    since = 0 if layout.fingerprints_since is None else layout.fingerprints_since + 1
+    return sum(int(flag) << bit for bit, flag in enumerate(flags)) | since << len(flags)
 
 
 def _numbers(directory: Path) -> Iterator[int]:

@@ -38,6 +38,8 @@ DIGESTS = types.Array(types.uint64, 2, "C", readonly=True)
 _SLOTS = types.Array(types.uint64, 2, "C")
 I64 = types.Array(types.int64, 1, "C")
 _I64_IN = types.Array(types.int64, 1, "C", readonly=True)
+_U64 = types.Array(types.uint64, 1, "C")
+_U64_IN = types.Array(types.uint64, 1, "C", readonly=True)
 _U32 = types.Array(types.uint32, 1, "C")
 _U32_IN = types.Array(types.uint32, 1, "C", readonly=True)
 
@@ -113,8 +115,8 @@ def _find(slots: UInt64s, capacity: int, shared: Any, digests: UInt64s, found: I
 
 @kernel(
     types.UniTuple(types.int64, 2)(  # type: ignore[no-untyped-call]
-        *(_SLOTS, I64, I64, _U32, types.uint64, types.uint64),
-        *(DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.uint32, types.int64),
+        *(_SLOTS, I64, I64, _U32, _U64, types.uint64, types.uint64),
+        *(DIGESTS, _I64_IN, _I64_IN, _U32_IN, _U64_IN, types.uint32, types.int64),
     ),
 )
 def _apply(
@@ -122,12 +124,14 @@ def _apply(
     expiry: Int64s,
     origin: Int64s,
     window: UInt32s,
+    fingerprint: UInt64s,
     capacity: int,
     shared: Any,
     digests: UInt64s,
     new_expiry: Int64s,
     new_origin: Int64s,
     new_window: UInt32s,
+    new_fingerprint: UInt64s,
     only_window: int,
     start: int,
 ) -> tuple[int, int]:
@@ -146,12 +150,14 @@ def _apply(
     count = digests.shape[0]
     last = slots.shape[0] - 1  # stays empty: the scans need an end
     has_expiry, has_origin, has_window = bool(expiry.size), bool(origin.size), bool(window.size)
+    has_fingerprint = bool(fingerprint.size)
     own_windows = bool(new_window.size)
     cursor = 0
     added = 0
     for i in range(start, count):
         if i + _AHEAD < count:
-            prefetch_row(home_slot(digests[i + _AHEAD, 0] << shared, capacity), slots, expiry, origin, window)
+            home = home_slot(digests[i + _AHEAD, 0] << shared, capacity)
+            prefetch_row(home, slots, expiry, origin, window, fingerprint)
         hi, lo = digests[i, 0], digests[i, 1]
         of_window = new_window[i] if own_windows else only_window
         at = max(home_slot(hi << shared, capacity), cursor)
@@ -183,6 +189,7 @@ def _apply(
             _shift(expiry, at, end)
             _shift(origin, at, end)
             _shift(window, at, end)
+            _shift(fingerprint, at, end)
             slots[at, 0] = hi
             slots[at, 1] = lo
             added += 1
@@ -192,13 +199,16 @@ def _apply(
             origin[at] = new_origin[i]
         if has_window:
             window[at] = of_window
+        if has_fingerprint:
+            fingerprint[at] = new_fingerprint[i]
     return count, added
 
 
 @kernel(
     types.UniTuple(types.int64, 2)(  # type: ignore[no-untyped-call]
-        *(DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.boolean, types.int64, types.int64, types.uint64, types.uint64),
-        *(_SLOTS, I64, I64, _U32, types.uint64, types.uint64, types.int64),
+        *(DIGESTS, _I64_IN, _I64_IN, _U32_IN, _U64_IN),
+        *(types.boolean, types.int64, types.int64, types.uint64, types.uint64),
+        *(_SLOTS, I64, I64, _U32, _U64, types.uint64, types.uint64, types.int64),
     ),
 )
 def _copy_live(
@@ -206,6 +216,7 @@ def _copy_live(
     expiry: Int64s,
     origin: Int64s,
     window: UInt32s,
+    fingerprint: UInt64s,
     some_dead: bool,
     expiry_point: int,
     begin: int,
@@ -215,6 +226,7 @@ def _copy_live(
     new_expiry: Int64s,
     new_origin: Int64s,
     new_window: UInt32s,
+    new_fingerprint: UInt64s,
     capacity: int,
     shared: Any,
     free: int,
@@ -222,6 +234,7 @@ def _copy_live(
     """See `copy_live`. Each key goes to its new home, or to the first slot behind the key before it."""
     last = new_slots.shape[0] - 1
     has_expiry, has_origin, has_window = bool(expiry.size), bool(origin.size), bool(window.size)
+    has_fingerprint = bool(fingerprint.size)
     copied = 0
     for at in range(begin, slots.shape[0]):
         hi, lo = slots[at, 0], slots[at, 1]
@@ -242,6 +255,8 @@ def _copy_live(
             new_origin[to] = origin[at]
         if has_window:
             new_window[to] = window[at]
+        if has_fingerprint:
+            new_fingerprint[to] = fingerprint[at]
         free = to + 1
         copied += 1
     return copied, free
@@ -269,12 +284,14 @@ def apply_sorted(
     expiry: Int64s,
     origin: Int64s,
     window: UInt32s,
+    fingerprint: UInt64s,
     *,
     capacity: int,
     digests: UInt64s,
     new_expiry: Int64s,
     new_origin: Int64s,
     new_window: UInt32s,
+    new_fingerprint: UInt64s,
     only_window: int,
     start: int,
     shared: int = 0,
@@ -286,8 +303,8 @@ def apply_sorted(
     later; in a table without either, never. `new_window` of length 0: all digests are of `only_window`. The other new
     columns have length m where the table has the column.
     """
-    table: tuple[Any, ...] = (slots, expiry, origin, window, capacity, np.uint64(shared))
-    new: tuple[Any, ...] = (digests, new_expiry, new_origin, new_window, only_window, start)
+    table: tuple[Any, ...] = (slots, expiry, origin, window, fingerprint, capacity, np.uint64(shared))
+    new: tuple[Any, ...] = (digests, new_expiry, new_origin, new_window, new_fingerprint, only_window, start)
     entered, added = _apply(*table, *new)
     return int(entered), int(added)
 
@@ -297,12 +314,14 @@ def copy_live(
     expiry: Int64s,
     origin: Int64s,
     window: UInt32s,
+    fingerprint: UInt64s,
     *,
     expiry_point: int | None,
     new_slots: UInt64s,
     new_expiry: Int64s,
     new_origin: Int64s,
     new_window: UInt32s,
+    new_fingerprint: UInt64s,
     capacity: int,
     shared: int = 0,
     begin: int = 0,
@@ -319,8 +338,9 @@ def copy_live(
     some_dead = expiry_point is not None
     point = expiry_point if expiry_point is not None else 0
     keys: tuple[Any, ...] = (some_dead, point, begin, np.uint64(first_hi), np.uint64(last_hi))
-    new: tuple[Any, ...] = (new_slots, new_expiry, new_origin, new_window, capacity, np.uint64(shared), free)
-    copied, free = _copy_live(slots, expiry, origin, window, *keys, *new)
+    to: tuple[Any, ...] = (new_slots, new_expiry, new_origin, new_window, new_fingerprint)
+    new: tuple[Any, ...] = (*to, capacity, np.uint64(shared), free)
+    copied, free = _copy_live(slots, expiry, origin, window, fingerprint, *keys, *new)
     return int(copied), int(free)
 
 
@@ -347,17 +367,19 @@ def warm() -> None:
     """Loads and runs every kernel once: for a worker daemon, before it forks."""
     digests = np.array([[1, 1]], np.uint64)
     slots, other = np.zeros((8, 2), np.uint64), np.zeros((8, 2), np.uint64)
-    none_i64, none_u32 = np.empty(0, np.int64), np.empty(0, np.uint32)
+    none_i64, none_u32, none_u64 = np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64)
     apply_sorted(
         slots,
         none_i64,
         none_i64,
         none_u32,
+        none_u64,
         capacity=4,
         digests=digests,
         new_expiry=none_i64,
         new_origin=none_i64,
         new_window=none_u32,
+        new_fingerprint=none_u64,
         only_window=0,
         start=0,
     )
@@ -368,10 +390,12 @@ def warm() -> None:
         none_i64,
         none_i64,
         none_u32,
+        none_u64,
         expiry_point=None,
         new_slots=other,
         new_expiry=none_i64,
         new_origin=none_i64,
         new_window=none_u32,
+        new_fingerprint=none_u64,
         capacity=4,
     )

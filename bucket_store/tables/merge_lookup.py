@@ -25,7 +25,7 @@ def find_in_parts(
     Of two entries for a key the one with the greater expiry key counts, without expiry the one of the later window.
     """
     answer = no_matches(len(digests), layout)
-    found, origin, window = answer.found, answer.origin, answer.window
+    found, origin, window, fingerprint = answer.found, answer.origin, answer.window, answer.fingerprint
     expiry = np.zeros(len(digests), np.int64)
     for part, entries in reader.read_all(parts):
         rows = match_sorted(entries.digests, digests)
@@ -46,6 +46,9 @@ def find_in_parts(
         if origin is not None and window is not None and entries.origin is not None:
             origin[at] = entries.origin[rows]
             window[at] = part.ref.first_window if entries.window is None else entries.window[rows]
+        if fingerprint is not None and layout.fingerprints_since is not None:
+            known = entries.fingerprints_since(layout.fingerprints_since, part.ref.first_window)
+            fingerprint[at] = known[rows]
     if not layout.has_expiry:
         return answer
-    return Matches(found, float_expiry(expiry) if layout.float_expiry else expiry, origin, window)
+    return Matches(found, float_expiry(expiry) if layout.float_expiry else expiry, origin, window, fingerprint)

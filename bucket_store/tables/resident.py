@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from bucket_store import failpoints
@@ -193,7 +192,7 @@ class ResidentTables:
         live = ordered_expiry(entries.expiry) > self._point
         if live.all():
             return entries
-        return replace(entries.chosen(live), fingerprint=None)
+        return entries.chosen(live)
 
     def _grow_slice(self, table: MappedTable, number: int, more: int, slack: int) -> bool:
         """Whether a slice of several has room for so many new keys now, where its table is."""

@@ -8,7 +8,7 @@ Layout, version 2, integers in the machine's order (a table never leaves the mac
 
       0  magic       8 bytes  "BSTABLE\n"
       8  version     u32      2
-     12  columns     u32      bit 0 expiry, bit 1 origin and window
+     12  columns     u32      bit 0 expiry, bit 1 origin and window, bit 2 fingerprint
      16  nonce       16 bytes of the generation the file belongs to
      32  bucket      i64
      40  slices      u64      1 or 64: how many, by the first bits of the digest
@@ -17,6 +17,7 @@ Layout, version 2, integers in the machine's order (a table never leaves the mac
    4096  slices, each at a multiple of 4096:
          digests     slots x (hi u64, lo u64), see `kernels`
          expiry      slots x i64 in order of the expiry key        if bit 0
+         fingerprint slots x u64, 0 for an unknown one              if bit 2
          origin      slots x i64, then window slots x u32          if bit 1
 
 The directory changes while the generation is dirty: keys with every apply, all of a slice when it grows. A slice that
@@ -86,6 +87,7 @@ class Slice(NamedTuple):
     expiry: NDArray[np.int64]
     origin: NDArray[np.int64]
     window: NDArray[np.uint32]
+    fingerprint: NDArray[np.uint64]
     capacity: int
 
 
@@ -157,17 +159,20 @@ class MappedTable:
         `only_window` is the window of entries without a window column.
         """
         columns = self.columns(number)
-        expiry = None if entries.expiry is None else ordered_expiry(entries.expiry[first:end])
+        rows, since = entries.chosen(slice(first, end)), self.layout.fingerprints_since
+        nothing = np.empty(0, np.uint64)
         entered, added = apply_sorted(
             columns.slots,
             columns.expiry,
             columns.origin,
             columns.window,
+            columns.fingerprint,
             capacity=columns.capacity,
-            digests=entries.digests[first:end],
-            new_expiry=_column(expiry),
-            new_origin=_column(None if entries.origin is None else entries.origin[first:end]),
-            new_window=np.empty(0, np.uint32) if entries.window is None else entries.window[first:end],
+            digests=rows.digests,
+            new_expiry=_column(None if rows.expiry is None else ordered_expiry(rows.expiry)),
+            new_origin=_column(rows.origin),
+            new_window=np.empty(0, np.uint32) if rows.window is None else rows.window,
+            new_fingerprint=nothing if since is None else rows.fingerprints_since(since, only_window),
             only_window=only_window,
             start=0,
             shared=self._shared,
@@ -202,11 +207,13 @@ class MappedTable:
             columns.expiry,
             columns.origin,
             columns.window,
+            columns.fingerprint,
             expiry_point=expiry_point,
             new_slots=to.slots,
             new_expiry=to.expiry,
             new_origin=to.origin,
             new_window=to.window,
+            new_fingerprint=to.fingerprint,
             capacity=to.capacity,
             shared=shared,
             begin=(begin << self._shared & WORD) * columns.capacity >> 64,
@@ -298,6 +305,8 @@ class MappedTable:
         if matches.origin is not None and matches.window is not None:
             matches.origin[found] = columns.origin[rows]
             matches.window[found] = columns.window[rows]
+        if matches.fingerprint is not None:
+            matches.fingerprint[found] = columns.fingerprint[rows]
 
     def columns(self, number: int) -> Slice:
         """The columns of a slice as they are now; the next `move` takes them elsewhere."""
@@ -306,12 +315,15 @@ class MappedTable:
 
     def _view(self, begin: int, capacity: int, slots: int) -> Slice:
         with_expiry, with_origin = slots * self.layout.has_expiry, slots * self.layout.has_origin
-        origin = begin + 16 * slots + 8 * with_expiry
+        with_fingerprint = slots * self.layout.has_fingerprint
+        fingerprint = begin + 16 * slots + 8 * with_expiry
+        origin = fingerprint + 8 * with_fingerprint
         return Slice(
             np.frombuffer(self._mapped, np.uint64, 2 * slots, begin).reshape(slots, 2),
             np.frombuffer(self._mapped, np.int64, with_expiry, begin + 16 * slots if with_expiry else 0),
             np.frombuffer(self._mapped, np.int64, with_origin, origin if with_origin else 0),
             np.frombuffer(self._mapped, np.uint32, with_origin, origin + 8 * slots if with_origin else 0),
+            np.frombuffer(self._mapped, np.uint64, with_fingerprint, fingerprint if with_fingerprint else 0),
             capacity,
         )
 
@@ -366,7 +378,8 @@ def likely_capacity(keys: int) -> int:
 
 def slice_bytes(layout: TableLayout, slots: int) -> int:
     """Bytes of a slice with this many slots, whole pages."""
-    return -(-slots * (16 + 8 * layout.has_expiry + 12 * layout.has_origin) // _PAGE) * _PAGE
+    slot = 16 + 8 * layout.has_expiry + 12 * layout.has_origin + 8 * layout.has_fingerprint
+    return -(-slots * slot // _PAGE) * _PAGE
 
 
 def file_bytes(layout: TableLayout, capacity: int, slack: int = LEAST_SLACK, *, even: bool = False) -> int:
@@ -480,7 +493,8 @@ def _described(fd: int) -> _Description | None:
     magic, version, columns, *_, slices = fixed
     if (magic, version) != (_MAGIC, _VERSION):
         return None
-    layout = TableLayout(bool(columns & 1), False, bool(columns & 2), one_table=False)
+    since = 0 if columns & 4 else None
+    layout = TableLayout(bool(columns & 1), False, bool(columns & 2), one_table=False, fingerprints_since=since)
     directory = np.frombuffer(head, np.uint64, 4 * slices, _DIRECTORY_AT).reshape(slices, 4).tolist()
     extents = [(0, _PAGE), *((begin, slice_bytes(layout, slots)) for begin, _, slots, _ in directory)]
     ends = [begin + length for begin, length in extents]
@@ -505,4 +519,4 @@ def building_name(bucket: int) -> str:
 
 
 def _column_bits(layout: TableLayout) -> int:
-    return int(layout.has_expiry) | int(layout.has_origin) << 1
+    return int(layout.has_expiry) | int(layout.has_origin) << 1 | int(layout.has_fingerprint) << 2

@@ -18,7 +18,7 @@ name: {name}
 source:
   format: files
   path: in/                       # a directory, or a glob such as in/*.json
-  file_format: json               # json (one object a line) | csv | parquet
+  file_format: json               # json (one object a line) | csv | parquet | combined_log | logfmt
   schema: "user string, id long, ts timestamp, page string"
   max_files_per_batch: 1000       # maximum number of files in a window
 

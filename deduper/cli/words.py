@@ -26,7 +26,6 @@ _MEANT = {
     "ps": "`deduper status CONFIG` shows one job; nothing keeps a list of jobs",
     "watch": "`deduper status --watch CONFIG`",
     "metrics": "`metrics: {port: 9108}` in the config serves them at /metrics",
-    "replay": "`deduper errors CONFIG --export TO` writes error records again, `deduper rewind` takes windows back",
     "delete": "`deduper forget CONFIG VALUE...` takes a key out, `deduper table delete CONFIG` rows of a table",
     "repair": "`deduper verify CONFIG` finds what is damaged; docs/recovery.md has what to do",
 }

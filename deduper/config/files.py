@@ -15,6 +15,7 @@ from deduper.config.apart import before_wildcards
 from deduper.config.values import (
     Count,
     Delimiter,
+    NamePattern,
     PortUrl,
     Schema,
     Section,
@@ -30,13 +31,20 @@ class FilesSource(Section):
 
     format: Literal["files"]
     path: str = Field(description="Directory or glob to read; relative to the config file's folder", examples=["in/"])
-    file_format: Literal["json", "csv", "parquet"] = Field(
-        description="Format of the files: JSON lines, CSV or Parquet", examples=["json"]
+    file_format: Literal["json", "csv", "parquet", "common_log", "combined_log", "logfmt"] = Field(
+        description="Format of the files: JSON lines, CSV, Parquet, or lines of logs: of web servers, or logfmt",
+        examples=["json"],
     )
     columns: Schema = Field(
         alias="schema",
         description="Columns as Spark DDL",
         examples=['"user string, id long, ts timestamp"'],
+    )
+    name_pattern: NamePattern | None = Field(
+        default=None,
+        description="Regular expression (Python's) for the whole name of a file; its named groups are columns of "
+        "`schema`. The records of a file with another name are errors",
+        examples=[r"'access-(?P<day>\d{4}-\d{2}-\d{2})\.log.*'"],
     )
     max_files_per_batch: Count = Field(default=1000, ge=1, description="Maximum number of files in a window")
     header: bool = Field(
@@ -60,7 +68,7 @@ class FilesSource(Section):
     @property
     def is_text(self) -> bool:
         """Whether a record is a line of text, which is kept for the error port."""
-        return self.file_format in ("json", "csv")
+        return self.file_format != "parquet"
 
     @property
     def folder(self) -> Path:
@@ -84,7 +92,8 @@ class FilesSource(Section):
     @property
     def reading(self) -> dict[str, Any]:
         """The settings that, beside the bytes, decide the tuples."""
-        return {"schema": self.columns, "format": [self.file_format, self.header, self.delimiter]}
+        form = [self.file_format, self.header, self.delimiter, self.name_pattern]
+        return {"schema": self.columns, "format": form}
 
 
 class FileSink(Section):

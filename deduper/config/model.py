@@ -22,6 +22,7 @@ from deduper.config.expiry import (
     ProcessingTimeExpiry,
 )
 from deduper.config.files import FileSink
+from deduper.config.fingerprint import Fingerprint, payload_identity, payload_of
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
@@ -36,6 +37,7 @@ from deduper.config.sections import (
 )
 from deduper.config.values import LocalPath, Section, refusal
 from deduper.expiry_key import ExpiryKeyScale
+from deduper.payload import Leaf
 from deduper.spark_promises import TIME_ZONE, store_settings
 
 
@@ -58,6 +60,14 @@ class Config(Section):
     )
     digest: Literal["fast", "secure"] = Field(
         default="fast", description="fast: two xxhash64; secure: SHA-256, for input from attackers"
+    )
+    fingerprint: Fingerprint = Field(
+        default="none",
+        description="The payload of a record: what a copy has in common with its first copy, and a conflict has not",
+        examples=["{except: [sent_at]}"],
+    )
+    on_conflict: Literal["duplicate", "error"] = Field(
+        default="duplicate", description="The port of a record whose key is known with another payload"
     )
     expiry: ExpiryConfig = Field(
         description="When a key is forgotten", examples=["{by: event_time, field: ts, period: 24h, span: 1h}"]
@@ -149,6 +159,26 @@ class Config(Section):
     def key_columns(self) -> tuple[Column, ...]:
         """The columns of the dedup key, in the order of `key`."""
         return tuple(column for name in self.key if (column := self.source.column(name)) is not None)
+
+    @property
+    def has_fingerprint(self) -> bool:
+        """Whether payloads are compared."""
+        return self.fingerprint != "none"
+
+    @property
+    def payload(self) -> tuple[Leaf, ...] | None:
+        """The parts of records that fingerprints are made of; None: their value as bytes."""
+        return payload_of(self.fingerprint, self.source, self.key)
+
+    @property
+    def payload_identity(self) -> str:
+        """Names these parts: fingerprints of others are never compared."""
+        return payload_identity(self.payload)
+
+    @property
+    def refuses_conflicts(self) -> bool:
+        """Whether a conflict is an error."""
+        return self.has_fingerprint and self.on_conflict == "error"
 
     @property
     def expiry_column(self) -> Column | None:

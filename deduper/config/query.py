@@ -120,7 +120,8 @@ def described(config: QueryConfig) -> bytes:
         kept = {name: value for name, value in options.items() if not is_secret(name)}
         sink |= {"options": kept} if kept else {}
     columns = [[column.name, column.type.text] for column in config.source.parsed_columns]
-    return json.dumps({"settings": values, "columns": columns}, indent=1, sort_keys=True).encode()
+    described = {"settings": values, "columns": columns, "place": config.source.row_place}
+    return json.dumps(described, indent=1, sort_keys=True).encode()
 
 
 def query_of(description: bytes, url: str) -> QueryConfig | None:
@@ -130,7 +131,8 @@ def query_of(description: bytes, url: str) -> QueryConfig | None:
         settings, columns = dict(found["settings"]), tuple(column_of(name, text) for name, text in found["columns"])
         sinks = settings.pop("sinks")
         settings["store"] = {**settings["store"], "url": url}
-        return query_config(settings, QuerySource(parsed_columns=columns, arrow=()), sinks)
+        source = QuerySource(parsed_columns=columns, arrow=(), row_place=tuple(found.get("place", ())))
+        return query_config(settings, source, sinks)
     except (ValueError, KeyError, TypeError, ConfigError):
         return None
 

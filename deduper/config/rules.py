@@ -14,6 +14,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from deduper.columns import Column, ColumnType
+from deduper.config import fingerprint
 from deduper.config.apart import clashes, overlap
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
@@ -21,7 +22,9 @@ from deduper.config.kafka.options import KafkaOptionsError, connection_options, 
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import ConfigMistake, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
+from deduper.config.values import unknown_groups
 from deduper.expiry_key import ExpiryKeyScale
+from deduper.log_formats import wrong_columns
 from deduper.spark_promises import (
     DEFAULT_MASTER,
     EXECUTOR_JAVA_OPTIONS,
@@ -51,7 +54,7 @@ def disagreements(sections: Mapping[str, Any]) -> list[ConfigMistake]:
     return found
 
 
-def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
+def _line_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
     if not isinstance(source, FilesSource):
         return  # `KafkaValue` checks its own
     if source.file_format != "csv":
@@ -64,6 +67,8 @@ def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
                 "remove it, or write `file_format: csv`",
                 at_key=True,
             )
+        for what, write in wrong_columns(source.file_format, source.parsed_columns, all_in_lines=False):
+            yield ConfigMistake(("source", "schema"), what, write)
         return
     for column in source.parsed_columns:
         if not column.type.is_scalar:
@@ -72,6 +77,12 @@ def _csv_settings(source: SourceConfig) -> Iterator[ConfigMistake]:
                 f"a CSV field cannot hold column `{column.name}` of type {column.type.text}",
                 "declare it as string, or read JSON or Parquet",
             )
+
+
+def _name_groups(source: SourceConfig) -> Iterator[ConfigMistake]:
+    if isinstance(source, FilesSource) and source.name_pattern is not None:
+        for what, write in unknown_groups(source.name_pattern, source.parsed_columns):
+            yield ConfigMistake(("source", "name_pattern"), what, write)
 
 
 def _json_maps(source: SourceConfig) -> Iterator[ConfigMistake]:
@@ -247,6 +258,12 @@ def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[
                 f"overlaps the store ({store.place}): one lies inside the other",
                 "keep the store and the outputs in separate directories",
             )
+
+
+def _conflicts_are_seen(setting: object, on_conflict: str) -> Iterator[ConfigMistake]:
+    if setting == "none" and on_conflict != "duplicate":
+        what = "does nothing without `fingerprint`: no payload is compared"
+        yield ConfigMistake(("on_conflict",), what, "add `fingerprint: all`, or remove it", at_key=True)
 
 
 def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
@@ -425,10 +442,13 @@ def _tombstones_have_keys(
 
 # Each rule with the sections it needs.
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ...] = (
-    (("source",), _csv_settings),
+    (("source",), _line_settings),
+    (("source",), _name_groups),
     (("source",), _json_maps),
     (("source", "key"), _key_columns),
     (("source", "expiry"), _expiry_column),
+    (("source", "key", "fingerprint"), fingerprint.mistakes),
+    (("fingerprint", "on_conflict"), _conflicts_are_seen),
     (("expiry",), _span),
     (("sinks",), _sink_paths),
     (("source", "sinks"), _sinks_apart_from_source),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from deduper.columns import DdlError, parse_columns
-from deduper.config.problems import mask_text
+from deduper.columns import Column, DdlError, parse_columns
+from deduper.config.problems import mask_text, suggestion
+from deduper.log_formats import wrong_columns
 from deduper.units import MAX_I64, UnitError, format_duration, format_size, parse_duration, parse_size
 
 REFUSED = "refused"
@@ -320,6 +321,71 @@ PathOrAuto = Annotated[
     WithJsonSchema({"type": "string", "x-kind": "path or auto"}),
 ]
 """An absolute local path, or the text `auto`."""
+
+
+def read_expression(value: object, example: str) -> str:
+    """A regular expression of Python's, as it is written.
+
+    Raises:
+        PydanticCustomError: it is none.
+    """
+    advice = f"write one such as `{example}`"
+    if not isinstance(value, str) or not value.strip():
+        raise refusal(f"`{shown(value)}` is not a regular expression", advice)
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise refusal(f"is not a regular expression: {error.msg}", advice, offset=error.pos) from None
+    except (RecursionError, OverflowError):
+        raise refusal("is nested too deep", advice) from None
+    return value
+
+
+def _read_name_pattern(value: object) -> str:
+    example = r"access-(?P<day>\d{4}-\d{2}-\d{2})\.log.*"
+    pattern = read_expression(value, example)
+    if not re.compile(pattern).groupindex:
+        raise refusal("has no named group, so it gives no column", f"write one such as `{example}`")
+    return pattern
+
+
+NamePattern = Annotated[
+    str,
+    BeforeValidator(_read_name_pattern),
+    WithJsonSchema({"type": "string", "x-kind": "regular expression with named groups"}),
+]
+"""A regular expression, Python's, for the whole name of a file; its named groups are columns."""
+
+
+def unknown_groups(pattern: str, columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
+    """(what is wrong, what to write) of each named group that is no scalar column."""
+    kinds = {column.name: column.type for column in columns}
+    for name in re.compile(pattern).groupindex:
+        if name not in kinds:
+            yield f"the schema has no column `{name}`", suggestion(name, [*kinds], "its columns are")
+        elif not kinds[name].is_scalar:
+            what = f"column `{name}` is {kinds[name].text}, which a name does not have"
+            yield what, "declare it as string"
+
+
+def require_groups(pattern: str | None, ddl: str | None) -> None:
+    """Raises PydanticCustomError unless the groups of a `name_pattern` are columns of a section's schema."""
+    if pattern is None:
+        return
+    if ddl is None:
+        what = "Parquet files have types of their own, and a text in a name has none"
+        raise refusal(what, "remove it, or write the column into the files", at=("name_pattern",), at_key=True)
+    for what, write in unknown_groups(pattern, parse_columns(ddl)):
+        raise refusal(what, write, at=("name_pattern",))
+
+
+def require_fields(form: str, ddl: str | None, name_pattern: str | None = None) -> None:
+    """Raises PydanticCustomError unless the lines, or the names of files, of a format can give a section's columns."""
+    given = re.compile(name_pattern or "").groupindex
+    columns = [column for column in parse_columns(ddl or "") if column.name not in given] if ddl else []
+    for what, write in wrong_columns(form, columns, all_in_lines=True):
+        raise refusal(what, write, at=("schema",))
+
 
 Schema = Annotated[str, BeforeValidator(read_schema)]
 """Columns as Spark DDL."""

@@ -65,7 +65,7 @@ def _fast(columns: Sequence[pa.Array], kinds: Sequence[ColumnType], salt: bytes)
     rows = len(columns[0])
     hi, lo = (np.full(rows, xxhash.xxh64_intdigest(half, seed=SEED), np.uint64) for half in (salt[:8], salt[8:]))
     for column, kind in zip(columns, kinds, strict=True):
-        valid = np.ones(rows, np.bool_) if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
+        valid = valid_of(column)
         if kind.name in _BYTES:
             _fold_bytes(*_bytes_of(column), valid, hi, lo)
         elif _is_wide(kind):
@@ -292,6 +292,84 @@ def _hash_words(words: Any) -> None:
     """Replaces every word by the xxhash64 of its 8 bytes, which is one to one."""
     for at in range(words.size):
         words[at] = _avalanche(_with_word(_SEED + _P5 + np.uint64(8), words[at]))
+
+
+@kernel()
+def _mix_bytes(data: Any, begins: Any, valid: Any, running: Any) -> None:
+    """As `_fold_bytes`, of one word."""
+    for row in range(running.size):
+        running[row] = _hash_half_word(running[row], np.uint64(0 if valid[row] else 1))
+        if valid[row]:
+            running[row] = _hash_bytes(data, np.int64(begins[row]), np.int64(begins[row + 1]), running[row])
+
+
+@kernel()
+def _mix_words(words: Any, valid: Any, running: Any) -> None:
+    """As `_fold_words`, of one word."""
+    for row in range(running.size):
+        running[row] = _hash_half_word(running[row], np.uint64(0 if valid[row] else 1))
+        if valid[row]:
+            running[row] = _hash_word(running[row], words[row])
+
+
+@kernel()
+def _mix_half_words(halves: Any, valid: Any, running: Any) -> None:
+    """As `_fold_half_words`, of one word."""
+    for row in range(running.size):
+        running[row] = _hash_half_word(running[row], np.uint64(0 if valid[row] else 1))
+        if valid[row]:
+            running[row] = _hash_half_word(running[row], np.uint64(halves[row]))
+
+
+@kernel(inline="always")
+def _hash_word(seed: Any, word: Any) -> Any:
+    return _avalanche(_with_word(seed + _P5 + np.uint64(8), word))
+
+
+@kernel()
+def fold_lists(hashes: UInt64s, begins: Any, valid: Any, running: UInt64s) -> None:
+    """Folds lists into the words: the length of each, and its elements' hashes, hashes[begins[i]:begins[i + 1]]."""
+    for row in range(running.size):
+        running[row] = _hash_half_word(running[row], np.uint64(0 if valid[row] else 1))
+        if valid[row]:
+            running[row] = _hash_word(running[row], np.uint64(begins[row + 1] - begins[row]))
+            for at in range(begins[row], begins[row + 1]):
+                running[row] = _hash_word(running[row], hashes[at])
+
+
+@kernel()
+def fold_maps(hashes: UInt64s, begins: Any, valid: Any, running: UInt64s) -> None:
+    """Folds maps into the words: the length of each, and the sum of the hashes of its entries, in any order."""
+    for row in range(running.size):
+        running[row] = _hash_half_word(running[row], np.uint64(0 if valid[row] else 1))
+        if valid[row]:
+            running[row] = _hash_word(running[row], np.uint64(begins[row + 1] - begins[row]))
+            total = np.uint64(0)
+            for at in range(begins[row], begins[row + 1]):
+                total += hashes[at]
+            running[row] = _hash_word(running[row], total)
+
+
+def valid_of(column: pa.Array) -> NDArray[np.bool_]:
+    """bool[n]: the values that are not null."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def fold_column(column: pa.Array, kind: ColumnType, running: UInt64s) -> None:
+    """Folds a column of scalars into one word a row, as a fast digest does into two."""
+    valid = valid_of(column)
+    if kind.name in _BYTES:
+        if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
+            column = column.cast(pa.binary())
+        _mix_bytes(*_bytes_of(column), valid, running)
+    elif _is_wide(kind):
+        _mix_bytes(*_shortest_bytes(column), valid, running)
+    else:
+        words = _words_of(column, kind)
+        (_mix_words if words.itemsize == 8 else _mix_half_words)(words, valid, running)
 
 
 def warm(*, secure: bool) -> None:

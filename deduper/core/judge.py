@@ -23,7 +23,16 @@ from deduper.core.categories import PlaceIntervals
 from deduper.core.clock import POSITION_BITS, domain_ends, writable
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
 from deduper.core.statistics import NO_SPANS, SpanCounts, distances
-from deduper.core.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, Admission, ExpiryBy, TupleVerdict
+from deduper.core.verdict import (
+    CONFLICT,
+    CONFLICT_IN_WINDOW,
+    DUPLICATE_REASONS,
+    FAR_BITS,
+    FAR_QUOTIENT,
+    Admission,
+    ExpiryBy,
+    TupleVerdict,
+)
 
 _NO_COPY = -1
 _VERDICT_OF_ADMISSION = np.full(256, TupleVerdict.ERROR, np.uint8)
@@ -50,6 +59,8 @@ class JudgeRules:
     is_time: expiry keys are µs, so the distances of duplicates are counted.
     takes_later: a tuple with a later expiry key than the entry of its key is unique and takes its place, whatever the
         clock: of rows that a unique port has written, the latest one of a key counts. Only with `lookup_all_live`.
+    has_fingerprint: rows and entries have fingerprints, and copies are compared with their first copies.
+    refuses_conflicts: a copy with another payload is an error, not a duplicate. Only with `has_fingerprint`.
     """
 
     by: ExpiryBy
@@ -62,6 +73,8 @@ class JudgeRules:
     latest: int | float | None
     is_time: bool = False
     takes_later: bool = False
+    has_fingerprint: bool = False
+    refuses_conflicts: bool = False
 
     @property
     def has_expiry_key(self) -> bool:
@@ -83,6 +96,8 @@ class ShardRows:
     expiry: None for `never` and `category`, and allowed to be for processing_time (it is `rules.latest`).
     latest_before, has_latest: the row's clock, from `PartitionClock.run`; None means `rules.latest` for all.
     category int[n]: the place of the row's value, from `PlaceIntervals.places`; None unless by category.
+    place int64[n]: the source order that the row is named by, if it is judged in another order; None: `order`.
+    fingerprint uint64[n], never 0: of the payload; None without `rules.has_fingerprint`.
     """
 
     digests: UInt64s
@@ -92,15 +107,19 @@ class ShardRows:
     latest_before: Expiries | None
     has_latest: Bools | None
     category: NDArray[np.integer[Any]] | None
+    place: Int64s | None = None
+    fingerprint: UInt64s | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardOutcome:
     """The verdicts of the rows, in their order, and the window's additions to the shard.
 
-    verdict, admission uint8[n]; same_window bool[n]: a duplicate whose first copy is in this window.
-    first_window, first_origin int64[n], first_expiry [n]: the first copy of a duplicate, where first_window >= 0: for
-        every duplicate with `keep_first_seen`, for none without. first_expiry is 0 where tuples have no expiry key.
+    verdict, admission uint8[n]; copies uint8[n]: of a duplicate its place among `DUPLICATE_REASONS`. A *copy* is a
+        duplicate, or a refused conflict.
+    first_window, first_origin int64[n], first_expiry [n]: the first copy of a copy, where first_window >= 0: for
+        every copy with `keep_first_seen`, for none without. first_expiry is 0 where tuples have no expiry key.
+    fingerprint, first_fingerprint uint64[n]: the rows', and the first copies' of copies; None without fingerprints.
     entries: the new keys; None when there are none.
     counts int64[4], by verdict. admissions: rows per admission other than ADMITTED.
     max_admitted: greatest expiry key of the unique and duplicate rows: the clock moves there. max_remembered: of the
@@ -111,7 +130,7 @@ class ShardOutcome:
 
     verdict: UInt8s
     admission: UInt8s
-    same_window: Bools
+    copies: UInt8s
     first_window: Int64s
     first_origin: Int64s
     first_expiry: Expiries
@@ -123,15 +142,23 @@ class ShardOutcome:
     rows_by_partition: dict[int, int]
     buckets: list[int]
     distances: SpanCounts = NO_SPANS
+    fingerprint: UInt64s | None = None
+    first_fingerprint: UInt64s | None = None
+
+    @property
+    def is_conflict(self) -> Bools:
+        """bool[n]: copies whose first copy has another payload."""
+        return _conflicts(self.copies)
 
     def reasons(self) -> dict[str, int]:
         """Rows per reason, for everything that is not unique."""
         counts = {Admission(admission).reason: count for admission, count in self.admissions.items()}
-        same = int(np.count_nonzero(self.same_window))
-        earlier = int(self.counts[TupleVerdict.DUPLICATE]) - same
-        return counts | {
-            reason: count for reason, count in zip(DUPLICATE_REASONS, (earlier, same), strict=True) if count
-        }
+        if self.fingerprint is None:
+            same = int(np.count_nonzero(self.copies))
+            copies = [int(self.counts[TupleVerdict.DUPLICATE]) - same, same]
+        else:
+            copies = np.bincount(self.copies[self.verdict == TupleVerdict.DUPLICATE]).tolist()
+        return counts | {reason: count for reason, count in zip(DUPLICATE_REASONS, copies, strict=False) if count}
 
 
 def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, load: Load | None = None) -> ShardOutcome:
@@ -145,6 +172,7 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     admitted = np.flatnonzero(admission == Admission.ADMITTED)
     digests = writable(rows.digests, np.uint64)
     order = writable(rows.order, np.int64)
+    place = order if rows.place is None else writable(rows.place, np.int64)
     expiry = _expiry_keys(rows, rules)
 
     buckets = _bucket_keys(rows, rules, expiry, digests)
@@ -182,13 +210,21 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         unknown = np.flatnonzero(~matches.found)
         new_in, new = sought_in[unknown], np.take(sought, unknown, axis=0)
 
-    first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, order, expiry)
-    entries = _entries(rules, remembered, new_in, new, order, expiry)
+    first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, place, expiry)
+    copies = (first_copy > _NO_COPY).view(np.uint8)
+    fingerprint = first_fingerprint = None
+    if rules.has_fingerprint:
+        fingerprint, first_fingerprint = _compared(rows, matches, first_copy, copies)
+        if rules.refuses_conflicts:
+            refused = _conflicts(copies)
+            admission[refused], verdict[refused] = Admission.CONFLICT_REFUSED, TupleVerdict.ERROR
+            first_copy[refused] = _NO_COPY  # of no duplicate
+    entries = _entries(rules, remembered, new_in, new, place, expiry, fingerprint)
     has_key = rules.has_expiry_key
     return ShardOutcome(
         verdict=verdict,
         admission=admission,
-        same_window=first_copy > _NO_COPY,
+        copies=copies,
         first_window=first_window,
         first_origin=first_origin,
         first_expiry=first_expiry,
@@ -197,11 +233,13 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         admissions=_counted(admission[admission != Admission.ADMITTED]),
         max_admitted=_of(expiry, admitted).max().item() if has_key and admitted.size else None,
         max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
-        rows_by_partition=_counted(order >> POSITION_BITS),
+        rows_by_partition=_counted(place >> POSITION_BITS),
         buckets=[] if entries is None else entries.bucket_keys.tolist(),
         distances=distances(first_copy, expiry, matches.expiry, keeps_expiry=rules.keeps_expiry)
         if rules.is_time
         else NO_SPANS,
+        fingerprint=fingerprint,
+        first_fingerprint=first_fingerprint,
     )
 
 
@@ -233,6 +271,7 @@ class _GroupMatches:
     expiry: Expiries
     origin: Int64s
     window: NDArray[np.uint32]
+    fingerprint: UInt64s
 
 
 def _no_matches(count: int, rules: JudgeRules) -> _GroupMatches:
@@ -241,6 +280,7 @@ def _no_matches(count: int, rules: JudgeRules) -> _GroupMatches:
         expiry=np.zeros(count, _dtype(rules)),
         origin=np.zeros(count, np.int64),
         window=np.zeros(count, np.uint32),
+        fingerprint=np.zeros(count if rules.has_fingerprint else 0, np.uint64),
     )
 
 
@@ -340,6 +380,7 @@ def _look_up(find: Find, load: Load | None, buckets: Int64s, digests: UInt64s, r
             (result.expiry, matches.expiry),
             (result.origin, matches.origin),
             (result.window, matches.window),
+            (result.fingerprint, matches.fingerprint if rules.has_fingerprint else None),
         ):
             if values is not None:
                 column[part] = values
@@ -370,17 +411,17 @@ def _own_clock(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
 
 
 def _first_copies(
-    rules: JudgeRules, window: int, matches: _GroupMatches, first_copy: Int64s, order: Int64s, expiry: Expiries
+    rules: JudgeRules, window: int, matches: _GroupMatches, first_copy: Int64s, place: Int64s, expiry: Expiries
 ) -> tuple[Int64s, Int64s, Expiries]:
-    """Window, source order and expiry key of every duplicate's first copy."""
-    first_window = np.full(order.size, -1, np.int64)
-    first_origin = np.zeros(order.size, np.int64)
-    first_expiry: Expiries = np.zeros(order.size, _dtype(rules))
+    """Window, place and expiry key of every duplicate's first copy."""
+    first_window = np.full(place.size, -1, np.int64)
+    first_origin = np.zeros(place.size, np.int64)
+    first_expiry: Expiries = np.zeros(place.size, _dtype(rules))
     if rules.keep_first_seen:
         kernels.name_first_copies(
             first_copy,
             window,
-            order,
+            place,
             expiry,
             matches.window,
             matches.origin,
@@ -394,8 +435,29 @@ def _first_copies(
     return first_window, first_origin, first_expiry
 
 
+def _conflicts(copies: UInt8s) -> Bools:
+    found: Bools = (copies == CONFLICT) | (copies == CONFLICT_IN_WINDOW)
+    return found
+
+
+def _compared(rows: ShardRows, matches: _GroupMatches, first_copy: Int64s, copies: UInt8s) -> tuple[UInt64s, UInt64s]:
+    """The fingerprints of rows and of first copies; `copies` becomes the reason of each copy."""
+    if rows.fingerprint is None:
+        raise ValueError("rows have no fingerprint")
+    fingerprint = writable(rows.fingerprint, np.uint64)
+    first_fingerprint = np.zeros_like(fingerprint)
+    kernels.compare_payloads(first_copy, fingerprint, matches.fingerprint, copies, first_fingerprint)
+    return fingerprint, first_fingerprint
+
+
 def _entries(
-    rules: JudgeRules, remembered: Int64s, buckets: Int64s, digests: UInt64s, order: Int64s, expiry: Expiries
+    rules: JudgeRules,
+    remembered: Int64s,
+    buckets: Int64s,
+    digests: UInt64s,
+    place: Int64s,
+    expiry: Expiries,
+    fingerprint: UInt64s | None,
 ) -> Entries | None:
     """The new keys: rows sorted by (bucket, key), their buckets and digests in that order."""
     if not remembered.size:
@@ -406,7 +468,8 @@ def _entries(
         bucket_starts=np.append(starts, buckets.size).astype(np.int64),
         digests=digests,
         expiry=expiry[remembered] if rules.keeps_expiry else None,
-        origin=order[remembered] if rules.keep_first_seen else None,
+        origin=place[remembered] if rules.keep_first_seen else None,
+        fingerprint=None if fingerprint is None else fingerprint[remembered],
     )
 
 

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.compiled import kernel
-from deduper.core.verdict import Admission, TupleVerdict
+from deduper.core.verdict import (
+    CONFLICT,
+    CONFLICT_IN_WINDOW,
+    EARLIER,
+    SAME,
+    UNKNOWN_COPY,
+    Admission,
+    TupleVerdict,
+)
 
 UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
@@ -452,6 +460,32 @@ def name_first_copies(
             first_window[row] = match_window[group]
             first_origin[row] = match_origin[group]
             first_expiry[row] = match_expiry[group]
+
+
+@kernel()
+def compare_payloads(
+    first_copy: Int64s,
+    fingerprint: UInt64s,
+    match_fingerprint: UInt64s,
+    copies: UInt8s,
+    first_fingerprint: UInt64s,
+) -> None:
+    """Writes of each copy its place among `DUPLICATE_REASONS`, and the fingerprint of its first copy.
+
+    `first_copy`: see `judge_groups`. A fingerprint of 0 is unknown.
+    """
+    for row in range(first_copy.size):
+        first = first_copy[row]
+        if first == -1:
+            continue
+        of_first = fingerprint[first] if first >= 0 else match_fingerprint[-2 - first]
+        first_fingerprint[row] = of_first
+        if of_first == 0:
+            copies[row] = UNKNOWN_COPY
+        elif of_first != fingerprint[row]:
+            copies[row] = CONFLICT_IN_WINDOW if first >= 0 else CONFLICT
+        else:
+            copies[row] = SAME if first >= 0 else EARLIER
 
 
 @kernel()

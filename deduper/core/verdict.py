@@ -23,8 +23,12 @@ FAR_QUOTIENT: Final = 2.0**62
 FAR_BITS: Final[int] = struct.unpack("<q", struct.pack("<d", FAR_QUOTIENT))[0] - 2**62
 """The difference between the bits of a double from FAR_QUOTIENT on and its bucket key, which continues from 2**62."""
 
-DUPLICATE_REASONS: Final = ("earlier_window", "same_window")
-"""Where a duplicate's first copy is; indexed by `ShardOutcome.same_window`."""
+DUPLICATE_REASONS: Final = ("earlier_window", "same_window", "conflict", "conflict_in_window", "unknown")
+"""Where a duplicate's first copy is, and whether it has another payload; indexed by `ShardOutcome.copies`.
+
+The first two are all that there are without fingerprints. `unknown`: the first copy has no fingerprint to compare.
+"""
+EARLIER, SAME, CONFLICT, CONFLICT_IN_WINDOW, UNKNOWN_COPY = range(len(DUPLICATE_REASONS))
 
 
 class TupleVerdict(IntEnum):
@@ -62,6 +66,8 @@ class Admission(IntEnum):
     FILE_UNREADABLE = 19
     TOMBSTONE = 20
     FILE_HEADER = 21
+    CONFLICT_REFUSED = 22
+    """Set by the judgement: the key is remembered with another payload, and conflicts are errors."""
 
     @property
     def reason(self) -> str:

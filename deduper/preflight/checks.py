@@ -15,7 +15,7 @@ from bucket_store.errors import StoreError
 from bucket_store.places.outages import storage_of
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
+from deduper.preflight import connections, first_file, folders, hadoop, machine, rotated_files, store, topic_end
 from deduper.preflight.results import Failure, PreflightCheck, Results, Start
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ CHECKS = (
     PreflightCheck("kernels", "numba", machine.kernels),
     PreflightCheck("folders", "source.path", folders.source),
     PreflightCheck("columns", "source.schema", first_file.columns),
+    PreflightCheck("rotation", "source.path", rotated_files.rotated),
     PreflightCheck("hdfs", "store", hadoop.settings),
     PreflightCheck("folders", "store", folders.written),
     PreflightCheck("memory", "store.memory", machine.memory),

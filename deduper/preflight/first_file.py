@@ -20,16 +20,19 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, warning
 from deduper.errors import UsageError
+from deduper.log_formats import LOGS
 from deduper.preflight.first_records import MOST, would_be_errors
 from deduper.preflight.results import Failure, Results, Start
+from deduper.sources.declared_columns import path_rule
 from deduper.sources.files.listing import any_file, listed_files
 from deduper.tasks.errors.causes import misnamed
 from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
-from deduper.tasks.readers.partition_folders import folder_texts
+from deduper.tasks.readers.path_columns import NoValue, name_texts
 from deduper.tasks.readers.text import fault_of_header
+from deduper.text.log_exact import pairs_of
 
-CHECK, _PLACE = "columns", "source.schema"
+CHECK, _PLACE, _PATTERN = "columns", "source.schema", "source.name_pattern"
 BY_NAME = "correct the schema: a column without a field of its name is null"
 _FIRST_BYTES = 1 << 20
 _LONGEST_HEADER = 1 << 17
@@ -44,6 +47,8 @@ def columns(start: Start) -> Results:
     if not isinstance(source, FilesSource):
         return
     try:
+        if source.name_pattern is not None:
+            yield from _file_names(source, source.name_pattern)
         if source.file_format == "csv" and source.header:
             yield from _headers(source)
             return
@@ -89,8 +94,8 @@ def _values(config: Config, source: FilesSource, file: str, declared: Sequence[s
 
 def _declared(source: FilesSource, file: str) -> list[str]:
     """The columns that the file itself is to have."""
-    in_folders = folder_texts(file, source.folder, source.parsed_columns)
-    return [column.name for column in source.parsed_columns if column.name not in in_folders]
+    in_path = path_rule(source).texts(file, source.parsed_columns)
+    return [column.name for column in source.parsed_columns if column.name not in in_path]
 
 
 def _names(source: FilesSource, file: str) -> list[str] | None:
@@ -104,6 +109,8 @@ def _names(source: FilesSource, file: str) -> list[str] | None:
     if source.file_format == "json":
         record = json.loads(line)
         return list(record) if isinstance(record, dict) else None
+    if source.file_format in LOGS:
+        return [name for name, _ in pairs_of(line, source.file_format)]
     return [field.strip() for field in next(csv.reader([line], delimiter=source.delimiter), [])]
 
 
@@ -125,6 +132,18 @@ def _headers(source: FilesSource) -> Results:
         yield Failure(_PLACE, UsageError(f"{_PLACE}: {odd}; {remedy}, or correct the files"))
 
 
+def _file_names(source: FilesSource, pattern: str) -> Results:
+    """The first files have names that the pattern matches."""
+    names = list(islice(listed_files(source), _MOST_FILES))
+    odd = [file for file in names if NoValue.OTHER_NAME in name_texts(pattern, file).values()]
+    if odd and len(odd) == len(names):
+        what = f"the name of no file matches, such as {odd[0].rpartition('/')[2]}"
+        yield Failure(_PATTERN, UsageError(f"{_PATTERN}: {what}; write a pattern for the whole name, with its ending"))
+    elif odd:
+        what = f"the name of {odd[0]} does not match, so its records would leave by the error port"
+        yield warning(CHECK, _PATTERN, what, "change the pattern, or name the files in `source.path` by a wildcard")
+
+
 def _csv(file: str, declared: Sequence[str], names: Sequence[str]) -> Results:
     """A first line of names, where the first line is a record."""
     met, wanted = {name.lower() for name in names}, {name.lower() for name in declared}
@@ -134,7 +153,7 @@ def _csv(file: str, declared: Sequence[str], names: Sequence[str]) -> Results:
 
 
 def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Results:
-    """Records of JSON and Parquet have columns by their names: one that they lack is null."""
+    """Records of JSON, logs and Parquet have columns by their names: one that they lack is null."""
     needed = {*config.key, *(() if config.expiry_column is None else (config.expiry_column.name,))}
     if source.file_format == "parquet":  # whose names count in any case
         in_any_case = {name.lower() for name in names}

@@ -11,7 +11,7 @@ from bucket_store.log.heartbeat import read_beat, read_sign
 from bucket_store.places.open import open_place
 from deduper.diagnostics import note, warning
 from deduper.preflight.results import Results, Start
-from deduper.window.completeness import require_no_open_seed
+from deduper.window.completeness import require_none_open
 from deduper.window.owner_alive import how_ended, last_end, owner_lives, require_no_owner
 from deduper.window.recovery import check_ports, require_fixed_settings
 
@@ -39,7 +39,7 @@ def settings(start: Start) -> Results:
         return
     require_fixed_settings(start.config, log)
     if not start.seeds:
-        require_no_open_seed(log)
+        require_none_open(log)
     yield from _last_end(start, log)
     original = original_of(log)
     if original is not None:

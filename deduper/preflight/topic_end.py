@@ -23,7 +23,7 @@ def columns(start: Start) -> Results:
     Topics without records have none to compare. Brokers that do not answer are a matter of `kafka`.
     """
     source = start.config.source
-    if not isinstance(source, KafkaSource) or source.value.format not in ("json", "csv") or not is_client_installed():
+    if not isinstance(source, KafkaSource) or source.value.format in ("text", "avro") or not is_client_installed():
         return
     from deduper.kafka.last_records import last_values
 

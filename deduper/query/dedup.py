@@ -78,6 +78,9 @@ class Deduper:
         name: for messages, metrics and transactions; by default the last part of the URL.
         null_keys: a row with a null in its key is an `error`, or has an ordinary key (`allow`).
         digest: `fast`, or `secure` for input from attackers.
+        fingerprint: the payload, which a copy has in common with its first copy and a conflict has not: `all`,
+            `{"columns": […]}` or `{"except": […]}`.
+        on_conflict: the port of a conflict: `duplicate` or `error`.
         shards: slices of the key space, judged side by side.
         memory: the most bytes of tables in memory, over all processes: `2GiB`.
         metrics_port: serve the metrics of a job on this port of 127.0.0.1, for Prometheus, while the store is open.
@@ -111,6 +114,8 @@ class Deduper:
         name: str | None = None,
         null_keys: Literal["error", "allow"] = "error",
         digest: Literal["fast", "secure"] = "fast",
+        fingerprint: Literal["none", "all"] | Mapping[str, Sequence[str]] = "none",
+        on_conflict: Literal["duplicate", "error"] = "duplicate",
         shards: int | None = None,
         memory: str | int | None = None,
         metrics_port: int | None = None,
@@ -133,6 +138,8 @@ class Deduper:
                 "expiry": section(),
                 "null_keys": null_keys,
                 "digest": digest,
+                "fingerprint": fingerprint if isinstance(fingerprint, str) else dict(fingerprint),
+                "on_conflict": on_conflict,
                 "store": {one: value for one, value in of_store.items() if value is not None},
                 **({} if metrics_port is None else {"metrics": {"port": metrics_port}}),
                 **settings,
@@ -339,7 +346,9 @@ class Deduper:
 
 
 _OF_STORE = ("tables", "first_seen")
-_FROM_CONFIG = ("name", "key", "null_keys", "digest", "expiry", "store", "shared_folders")
+_FROM_CONFIG = (
+    *("name", "key", "null_keys", "digest", "fingerprint", "on_conflict", "expiry", "store", "shared_folders"),
+)
 
 
 def _handed(rows: DataFrame, window: Window) -> None:

@@ -252,7 +252,9 @@ class StagedRows:
 def dedup_column(config: Config, port: str) -> str:
     """The column `_dedup` of a port's rows, as Spark DDL."""
     scale, first_seen = config.expiry_key_scale, config.store.first_seen
-    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=port == TupleVerdict.ERROR.port)}"
+    is_error = port == TupleVerdict.ERROR.port
+    has_fingerprints = config.has_fingerprint and (is_error or port == TupleVerdict.DUPLICATE.port)
+    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=is_error, fingerprints=has_fingerprints)}"
 
 
 def _uri(staged: str) -> str:

@@ -26,7 +26,7 @@ _EXAMPLE = "write `package.module:name` of an `Own` that Python finds (PYTHONPAT
 class TypedFiles(Section):
     """Files of rows. Text has a schema, Parquet has types of its own."""
 
-    format: Literal["parquet", "json", "csv"] = Field(examples=["parquet"])
+    format: Literal["parquet", "json", "csv", "common_log", "combined_log", "logfmt"] = Field(examples=["parquet"])
     columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
 
     @model_validator(mode="after")

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bucket_store import failpoints
 from bucket_store.log.records import RebaseRecord
 from bucket_store.log.state import LogState
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
+from deduper.config.fingerprint import PayloadColumns
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import NoneSink, SinksConfig, SourceConfig
@@ -77,12 +78,20 @@ def seed_config(config: Config, given: SeedInput) -> Config:
         update={
             "source": _source(config, given),
             "expiry": expiry,
+            "fingerprint": _fingerprint(config, given),
             "sinks": SinksConfig(unique=_NOTHING, duplicate=_NOTHING, expired=_NOTHING, error=_NOTHING),
             "trigger": "available_now",
             "metrics": None,
         }
     )
     return (OutputsConfig if given.is_of_outputs else SeedConfig).model_construct(**dict(made))
+
+
+def _fingerprint(config: Config, given: SeedInput) -> PayloadColumns | Literal["none", "value"]:
+    """The job's payload by its names: the input may have other columns. Files have no bytes of a topic's value."""
+    if config.payload is None:
+        return "value" if given.kind == "topic" else "none"
+    return PayloadColumns(columns=tuple(leaf.name for leaf in config.payload)) if config.payload else "none"
 
 
 def _source(config: Config, given: SeedInput) -> SourceConfig:
@@ -112,8 +121,12 @@ def _outputs(config: Config, given: SeedInput) -> FilesSource:
             f"{given.option}: with `null_keys: allow` a text of a key may be empty or null: "
             "CSV reads both as null, so these keys cannot be told apart"
         )
-    more = {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form is Format.CSV else {"header": False}
-    return source.model_copy(update={"file_format": (form or Format.PARQUET).value, "delimiter": ",", **more})
+    more: dict[str, Any] = (
+        {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form is Format.CSV else {"header": False}
+    )
+    # All columns are in the rows, and none in the names of files.
+    more |= {"name_pattern": None, "delimiter": ","}
+    return source.model_copy(update={"file_format": (form or Format.PARQUET).value, **more})
 
 
 def _records(config: Config, given: SeedInput) -> FilesSource:

@@ -40,6 +40,7 @@ from deduper.seeding.source import SeedInput, seeds_of
 from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
 from deduper.sources.files.listing import list_files
+from deduper.spark.hdfs_login import LogsIn
 from deduper.units import UnitError, parse_time
 from deduper.window.completeness import COMPLETE, OUTPUTS_THROUGH, SEED, SEED_OPEN, complete_since, is_complete
 from deduper.window.present_clock import wall_clock_us
@@ -234,7 +235,10 @@ class _Opening:
         self.before: KeySum | None = None
         self.epoch = 0
 
-    def __call__(self, config: Config, owned: Ownership, stop: Stop) -> Opened:
+    def __call__(
+        self, config: Config, owned: Ownership, stop: Stop, session: SparkSession, logged_in: LogsIn
+    ) -> Opened:
+        del session, logged_in
         opened = open_input(config, self._own, self._given, owned, stop)
         state = owned.log.state
         self.before = _live_keys(config, state, owned.pieces, owned.log.manifest.store_id)

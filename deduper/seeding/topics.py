@@ -127,8 +127,11 @@ def _start(given: SeedInput) -> object:
 def _value(given: SeedInput, form: str | None, columns: str, delimiter: str) -> KafkaValue:
     if form == "parquet":
         raise UsageError(f"{given.option}: values of a topic are not Parquet: add --format json or csv")
-    kind = {"format": form, "schema": columns}
-    return KafkaValue.model_validate(kind if form == "json" else {**kind, "delimiter": delimiter})
+    kind = {"format": form, "schema": columns, **({"delimiter": delimiter} if form == "csv" else {})}
+    found: KafkaValue = _read(
+        KafkaValue, kind, given.option, f"values in {form} cannot have the job's columns: add --format json or csv"
+    )
+    return found
 
 
 def _read(kind: Any, value: object, option: str, advice: str) -> Any:

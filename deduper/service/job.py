@@ -25,6 +25,7 @@ from deduper.service.error_watch import ErrorWatch
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.kernels import load_kernels
 from deduper.service.stop import Stop, restoring_handlers
+from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
@@ -42,7 +43,7 @@ from deduper.spark.session import (
     start_session,
 )
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
-from deduper.window.completeness import require_no_open_seed
+from deduper.window.completeness import require_none_open
 from deduper.window.exchange_folder import query_folder
 from deduper.window.last_known import noting
 from deduper.window.opened import opened_runner
@@ -55,7 +56,6 @@ from deduper.window.table_folder import table_settings
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch
     from deduper.service.metrics import JobMetrics
-    from deduper.service.stream import WindowStream
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ _T = TypeVar("_T")
 
 Opened = tuple[FilesToFold | None, Callable[[Windows], PlannedSource]]
 """The judged files of a source of files, and the source."""
-OpenSource = Callable[[Config, Ownership, Stop], Opened]
+OpenSource = Callable[[Config, Ownership, Stop, SparkSession, LogsIn], Opened]
 
 
 def run(
@@ -113,15 +113,15 @@ def run(
         ) as topics,
     ):
         step.begin("the store is recovered")
-        if opened is None:  # once more: a seed may have been begun since the checks
-            require_no_open_seed(owned.log)
+        if opened is None:  # once more: a seed or replay may have been begun since the checks
+            require_none_open(owned.log)
         recover(config, owned, topics)
         with _source_watch(config, metrics, owned) if opened is None else contextlib.nullcontext() as watch:
             if metrics is not None:
                 metrics.opened(owned.log)
             spark = engine.session()
             stop.listen()
-            files, source_for = (opened or _open_source)(config, owned, stop)
+            files, source_for = (opened or _open_source)(config, owned, stop, spark, engine.logged_in)
             opened_windows = opened_runner(
                 config,
                 owned,
@@ -138,8 +138,6 @@ def run(
                 reports = Reports(on_progress, metrics, watch, ErrorWatch())
                 windows = Windows(owned.log, runner, reports, stop, step, max_windows)
                 try:
-                    from deduper.service.stream import WindowStream  # PySpark has what it needs since 4.2
-
                     stream = WindowStream(source_for(windows), windows, stop, step, spark, _scratch(config, owned))
                     _run(stream, windows, stop, spark, config, drain=drain)
                 finally:
@@ -171,8 +169,9 @@ def _nothing(config: Config, owned: Ownership) -> str:
     return nothing_note(state.next_window, sum(state.totals.values()), str(config.source.place))
 
 
-def _open_source(config: Config, owned: Ownership, stop: Stop) -> Opened:
+def _open_source(config: Config, owned: Ownership, stop: Stop, session: SparkSession, logged_in: LogsIn) -> Opened:
     """The job's own source."""
+    del session, logged_in
     if isinstance(config.source, FilesSource):
         files, to_fold = open_files(config, config.source, owned.log)
         return to_fold, lambda windows: FollowedFiles(files, windows.listed)
@@ -294,8 +293,7 @@ def _owner_of_port(start: Start) -> contextlib.AbstractContextManager[None]:
 
 
 def _scratch(config: Config, owned: Ownership) -> contextlib.AbstractContextManager[Path]:
-    tables = table_settings(config)
-    return query_folder(tables.memory_dir, tables.disk_dir, owned.log.manifest.store_id)
+    return query_folder(table_settings(config).disk_dir, owned.log.manifest.store_id)
 
 
 def _trigger_ms(config: Config) -> int:

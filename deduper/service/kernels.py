@@ -12,6 +12,7 @@ from itertools import product
 from bucket_store.compiled import ready
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
+from deduper.log_formats import LOGFMT, WEB_LOGS
 from deduper.sinks.open import load_sending
 from deduper.sources.open import job_kernels
 from deduper.tasks.warm import JobKernels
@@ -31,7 +32,7 @@ def load_kernels(config: Config) -> None:
 def load_all() -> None:
     """Load the kernels of all jobs."""
     for float_domain, all_live, secure in product((False, True), repeat=3):
-        JobKernels(float_domain, all_live, secure, True, True, (None, ","), True).load()
+        JobKernels(float_domain, all_live, secure, True, True, ("json", "csv", LOGFMT, WEB_LOGS[0]), True).load()
     _load_avro()
     if find_spec("confluent_kafka") is not None:  # it is optional
         _load_reading()

@@ -1,8 +1,8 @@
-"""The job's streaming query: Spark triggers it, this process plans its batches and makes a window of each.
+"""The job's streaming query: this process plans its batches, Spark runs them, and each becomes a window.
 
-Triggers, progress events, the query's name and its end are Spark's. What a batch holds is planned here, from what the
-store has judged (`spark.planned_stream`), and judged in `foreachBatch`. So Spark's checkpoint decides nothing, and lies
-in a folder that goes with the process.
+Batches, progress events, the query's name and its end are Spark's. What a batch holds is planned here, from what the
+store has judged (`spark.planned_batches`), and judged in `foreachBatch`. So Spark's checkpoint decides nothing, and
+lies in a folder that goes with the process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -25,8 +24,8 @@ from deduper.service.stop import Stop
 from deduper.service.windows import Windows
 from deduper.sources.protocol import PlannedSource, SourceBatch
 from deduper.spark.failures import readable_cause
-from deduper.spark.planned_stream import ADDRESS, FORMAT, PlannedPart, PlannedStream, Planner
-from deduper.spark.session import changed_settings
+from deduper.spark.planned_batches import PlannedBatches
+from deduper.spark.session import JVM_ERRORS, changed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +34,15 @@ _SETTINGS = {
     # The usual one starts processes for every file: 60 ms a batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # How often Spark looks whether a batch was planned: at 10 ms, an idle job takes 5 % of a core.
+    "spark.sql.streaming.pollingDelay": "25",
 }
 _OWNER_CHECK_S = 1.0
 """Between two checks of the store's owner, and of the query."""
 _LOOK_S = 0.05
 """Between two looks whether a stop was requested."""
-_STARTS = 5
-"""How often a query is started whose source never asks for a batch: Spark gives its process 10 s to connect, which on a
-machine with far too much to do is not enough."""
 _ENDS_S = 30
-"""How long a query that has nothing left to do may take to end."""
+"""How long a query may take to end by itself, after a failure."""
 
 
 class WindowStream:
@@ -66,8 +64,10 @@ class WindowStream:
         self._step = step
         self._session = session
         self._turn = threading.Lock()
-        """Held while something uses the source, the windows or the log: Spark's threads and the main one take turns."""
+        """Held by who uses the source, the windows or the log: the planner, Spark and the main thread take turns."""
         self._planned: SourceBatch | None = None
+        self._judged = threading.Event()
+        """Set when the batch that was planned last is over."""
         self._is_drained = False
         self._is_over = threading.Event()
 
@@ -81,31 +81,25 @@ class WindowStream:
         with self._reported(), self._step.of("the source is listed"):
             self._source.begin(drain=drain)
         if self._goes_on:
-            self._query(name, {"availableNow": True} if drain else {"processingTime": f"{trigger_ms} milliseconds"})
+            self._query(name, 0.0 if drain else trigger_ms / 1000)
 
-    def _query(self, name: str, trigger: dict[str, Any]) -> None:
-        self._session.dataSource.register(PlannedStream)
+    def _query(self, name: str, every_s: float) -> None:
         with self._scratch as scratch:
-            for start in range(1, _STARTS + 1):
-                failure, was_asked = self._run_query(scratch / f"query-{start}", name, trigger)
-                if failure is None:
-                    return
-                why = readable_cause(failure)
-                if was_asked or start == _STARTS:
-                    raise DeduperError(f"Spark has ended the job's query: {why}") from failure
-                logger.warning("the query's source did not start, starting the query again: %s", why)
-                self._is_over.clear()
-
-    def _run_query(self, folder: Path, name: str, trigger: dict[str, Any]) -> tuple[Exception | None, bool]:
-        """One start of the query, to its end: `_failure_of` it, and whether its source has come up."""
-        folder.mkdir()
-        self._step.begin("Spark starts the job's query")
-        with contextlib.closing(Planner(folder, self._plan, self._is_over.set)) as planner:
-            stream = self._session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
-            writer = stream.writeStream.queryName(name).foreachBatch(self._judge).trigger(**trigger)
+            self._step.begin("Spark starts the job's query")
+            batches = PlannedBatches(self._session)
+            # Spark begins a batch as soon as there is one. When that is, the planner says.
+            writer = batches.rows.writeStream.queryName(name).foreachBatch(self._judge)
             with changed_settings(self._session, _SETTINGS):
-                query = writer.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start()
-            return self._failure_of(query), planner.was_asked
+                query = writer.option("checkpointLocation", f"{scratch.as_uri()}/checkpoint").start()
+            planner = threading.Thread(target=self._plan_on, args=(batches, every_s), name="planner", daemon=True)
+            planner.start()
+            try:
+                failure = self._failure_of(query)
+            finally:
+                self._is_over.set()
+                planner.join()
+        if failure is not None:
+            raise DeduperError(f"Spark has ended the job's query: {readable_cause(failure)}") from failure
 
     def _failure_of(self, query: StreamingQuery) -> Exception | None:
         """Wait for the query's end, or end it between two windows; the error, if Spark ends it for its own reason."""
@@ -120,26 +114,45 @@ class WindowStream:
                     break
                 due = time.monotonic() + _OWNER_CHECK_S
         self._step.begin("Spark ends the job's query")
-        if not self._stop.is_requested:
-            with contextlib.suppress(StreamingQueryException):  # looked at below
-                query.awaitTermination(_ENDS_S)
         with self._turn:  # the window that is under way comes to its end
             self._is_over.set()
+        with contextlib.suppress(StreamingQueryException):  # looked at below
+            if self._windows.failure is None:
+                query.processAllAvailable()  # listeners hear of the last window
+            else:
+                query.awaitTermination(_ENDS_S)
         query.stop()
         ours = self._windows.failure is not None or self._stop.is_requested
         return None if ours else query.exception()
 
-    def _plan(self) -> Sequence[PlannedPart] | None:
-        """The parts of the next batch; on the planner's thread."""
+    def _plan_on(self, batches: PlannedBatches, every_s: float) -> None:
+        """Plan a batch at each trigger, when the one before is over; on the planner's thread, until the run is over."""
+        with contextlib.suppress(*JVM_ERRORS):  # the main thread meets them too
+            while self._goes_on:
+                due = time.monotonic() + every_s
+                self._judged.clear()
+                parts = self._plan()
+                if parts is not None:
+                    batches.add(parts)
+                    while self._goes_on and not self._judged.wait(_LOOK_S):
+                        pass
+                while self._goes_on and (left := due - time.monotonic()) > 0:
+                    self._is_over.wait(min(left, _LOOK_S))
+            if self._windows.failure is not None:
+                batches.add(())  # of which Spark hears in the next batch, if it was not one that failed
+
+    def _plan(self) -> Sequence[str] | None:
+        """The parts of the next batch, None if there is none now."""
         with self._turn:
             if self._planned is None and self._goes_on:
                 with self._reported(), self._step.of(f"window {self._windows.next_number} is planned"):
                     self._planned = self._source.next_batch()
-                self._raise_failure()
-                if self._planned is not None:
+                if self._windows.failure is not None:
+                    self._is_over.set()
+                elif self._planned is not None:
                     self._step.begin(f"Spark begins the batch of window {self._windows.next_number}")
-                    return [PlannedPart(one.name, one.start, one.end) for one in self._planned.partitions]
-                if self._is_drained:
+                    return [f"{one.name} [{one.start}, {one.end})" for one in self._planned.partitions]
+                elif self._is_drained:
                     self._is_over.set()
             return None
 
@@ -151,13 +164,10 @@ class WindowStream:
             if planned is not None and self._goes_on:
                 with self._reported():
                     self._windows.make(planned, self._windows.next_number, judged=self._source.judged)
-            self._raise_failure()
-
-    def _raise_failure(self) -> None:
-        """End Spark's query with what has ended the run."""
-        if self._windows.failure is not None:
-            self._is_over.set()
-            raise self._windows.failure
+            self._judged.set()
+            if self._windows.failure is not None:  # which ends Spark's query too
+                self._is_over.set()
+                raise self._windows.failure
 
     @property
     def _goes_on(self) -> bool:

@@ -56,6 +56,15 @@ def of_json(value: Any, kind: ColumnType) -> Plain | None:
     return plain_value(value, kind) if isinstance(value, bool) else of_field(str(value), kind)
 
 
+def of_row(value: Any, kind: ColumnType) -> Plain:
+    """A value of a row of any port but null: of Parquet as Python has it, of JSON or CSV as it is written."""
+    if isinstance(value, str | bool | int | float):
+        plain = of_json(value, kind)
+        assert plain is not None
+        return plain
+    return plain_value(value, kind)
+
+
 def of_field(text: str | None, kind: ColumnType) -> Plain | None:
     """A value of a CSV port; None for null."""
     if text is None:

@@ -17,7 +17,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -277,6 +277,42 @@ def find_rows(file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[i
                 return _in_json(file, key)
             case Format.CSV:
                 return _in_csv(file, key, columns)
+
+
+def rows_where(
+    file: Place, columns: Sequence[Column], field: str, wanted: Collection[str] | Collection[int]
+) -> list[FoundRow]:
+    """The rows whose field of `_dedup` has one of these values, in their order; `columns` are those of the source.
+
+    Raises:
+        IntegrityError: it is no such file.
+        FileNotFoundError: a reader has taken it away.
+    """
+    with errors_of(file):
+        match format_of(file):
+            case Format.PARQUET:
+                return _parquet_rows_where(file, field, wanted)
+            case Format.JSON:
+                with open_file(file) as lines:
+                    rows: Iterator[dict[str, Any]] = map(json_of, lines)
+                    return [_row(at, row) for at, row in enumerate(rows) if row[DEDUP].get(field) in wanted]
+            case Format.CSV:
+                texts = csv_texts(file, [*(column.name for column in columns), DEDUP])
+                every = [{**row, DEDUP: json_of(row[DEDUP] or "")} for row in _rows(texts)]
+                return [_row(at, row) for at, row in enumerate(every) if row[DEDUP].get(field) in wanted]
+
+
+def _parquet_rows_where(file: Place, field: str, wanted: Collection[str] | Collection[int]) -> list[FoundRow]:
+    found, before = [], 0
+    with parquet_file(file) as opened:
+        for batch in opened.iter_batches(_BATCH_ROWS, use_threads=False):
+            values = batch.column(DEDUP).field(field)
+            sought = pa.array(list(wanted)).cast(values.type)
+            rows = np.flatnonzero(pc.is_in(values, sought).to_numpy(zero_copy_only=False))
+            taken = batch.take(pa.array(rows)).to_pylist()
+            found += [_row(before + int(at), row) for at, row in zip(rows, taken, strict=True)]
+            before += batch.num_rows
+    return found
 
 
 def has_key(table: pa.Table, key: SoughtKey) -> Any:

@@ -11,8 +11,10 @@ from deduper.arrow_columns import DeclaredColumn
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
+from deduper.config.sections import SourceConfig
 from deduper.sources.record_layout import arrow_types, record_layout
 from deduper.tasks.readers.declared import Declared, ExpiryKind
+from deduper.tasks.readers.path_columns import PathRule
 from deduper.units import UNIT_US
 
 
@@ -35,9 +37,16 @@ def declared(config: Config, salt: bytes) -> Declared:
         null_is_error=config.null_keys == "error",
         layout=record_layout(config),
         salt=salt,
-        folder=source.folder if isinstance(source, FilesSource) else Path(),
+        path_rule=path_rule(source),
         zone=config.time_zone,
+        payload=config.payload,
+        keeps_text=config.refuses_conflicts,
     )
+
+
+def path_rule(source: SourceConfig) -> PathRule:
+    """The parts of a file's path that give columns; records of a topic have none."""
+    return PathRule(source.folder, source.name_pattern) if isinstance(source, FilesSource) else PathRule(Path())
 
 
 def _expiry_kind(config: Config) -> ExpiryKind:

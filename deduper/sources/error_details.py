@@ -10,6 +10,7 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
+from deduper.sources.declared_columns import path_rule
 from deduper.tasks.errors.detail import ErrorDetails, RecordFormat
 from deduper.units import format_duration
 
@@ -17,6 +18,7 @@ _FIXED = {
     Admission.TOMBSTONE: "the record has no value",
     Admission.FILE_CHANGED: "the file has changed since the window began",
     Admission.FILE_MISSING: "the file was listed, and is gone",
+    Admission.CONFLICT_REFUSED: "the key is known with another payload (on_conflict: error)",
     Admission.FILE_UNREADABLE: "the file cannot be read; `raw` has the error",
 }
 
@@ -31,7 +33,7 @@ def error_details(config: Config) -> ErrorDetails:
     )
     numbers = {column.name: number for number, column in enumerate(columns)}
     kind: RecordFormat = "parquet"  # as of a query, whose rows are columns too
-    delimiter: str | None = None
+    delimiter = ","
     record: tuple[str, ...] = ()
     schema_ids: tuple[int, ...] | None = None
     if isinstance(source, FilesSource):
@@ -48,8 +50,8 @@ def error_details(config: Config) -> ErrorDetails:
         expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
         fixed={int(admission): text for admission, text in (_FIXED | _of_expiry(config)).items()},
         zone=config.time_zone,
-        delimiter=delimiter if kind == "csv" else None,
-        folder=source.folder if isinstance(source, FilesSource) else None,
+        delimiter=delimiter,
+        path_rule=path_rule(source) if isinstance(source, FilesSource) else None,
         unit=config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None,
         schema_ids=schema_ids,
     )

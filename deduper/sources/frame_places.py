@@ -1,4 +1,6 @@
-"""The places of a DataFrame's rows, where columns name them: a source, as a topic partition, and a number in it. PURE.
+"""What a reading task adds to a DataFrame's rows: their places, where columns name them, and their fingerprints. PURE.
+
+A place is a source, as a topic partition, and a number in it.
 
 Without such columns a row's place is its number in its partition of the DataFrame. That is also the place of a row that
 names none: one with a null, or with a number that is negative or of more than 40 bits.
@@ -6,6 +8,8 @@ names none: one with a null, or with a number that is negative or of more than 4
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +18,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deduper.core.clock import POSITION_BITS
-from deduper.tasks.layout import ORDER, PARTITION, TOPIC
-from deduper.tasks.read import FoundPartition
+from deduper.core.fingerprints import array_fingerprint
+from deduper.payload import Leaf
+from deduper.tasks.layout import FINGERPRINT, ORDER, PARTITION, TOPIC
+from deduper.tasks.read import FoundPartition, RecordPlaces
 
 MOST_PARTITIONS = 4096
 """The ordinal of the n-th source of a DataFrame's partition is n times this plus the number of the partition."""
@@ -79,3 +85,27 @@ def _by_name(names: pa.Array) -> list[tuple[str | None, NDArray[Any] | slice]]:
     if (codes == codes[0]).all():
         return [(known[codes[0]], slice(None))]
     return [(known[code], np.flatnonzero(codes == code)) for code in np.unique(codes).tolist()]
+
+
+@dataclass
+class FramePayload:
+    """The fingerprints of rows, and their places if `places` finds them. See `RecordPlaces`.
+
+    `columns` are the columns of a batch that the payload's columns are in, by name.
+    """
+
+    payload: tuple[Leaf, ...]
+    columns: Mapping[str, str]
+    salt: bytes
+    places: RecordPlaces | None = None
+
+    def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The same records with FINGERPRINT, and with ORDER if `places` gives it."""
+        given = {name: records.column(column) for name, column in self.columns.items()}
+        found = pa.array(array_fingerprint(self.payload, given, self.salt, records.num_rows))
+        records = records.append_column(FINGERPRINT, found)
+        return records if self.places is None else self.places.placed(records)
+
+    def partitions(self) -> tuple[FoundPartition, ...]:
+        """Those of `places`."""
+        return () if self.places is None else self.places.partitions()

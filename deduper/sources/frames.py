@@ -25,7 +25,7 @@ from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
 from deduper.sources.digest_columns import fast_digest, secure_digest
-from deduper.sources.frame_places import MOST_PARTITIONS, FramePlaces
+from deduper.sources.frame_places import MOST_PARTITIONS, FramePayload, FramePlaces
 from deduper.sources.protocol import BatchPartition, SparkRows
 from deduper.sources.record_layout import record_layout
 from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
@@ -36,6 +36,7 @@ from deduper.tasks.layout import (
     ADMISSION,
     CATEGORY,
     EXPIRY,
+    FINGERPRINT,
     HEADERS,
     HI,
     KEY,
@@ -48,7 +49,7 @@ from deduper.tasks.layout import (
     VALUE,
     parsed,
 )
-from deduper.tasks.read import ReadReceipt
+from deduper.tasks.read import ReadReceipt, RecordPlaces
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.units import UNIT_US
 
@@ -138,7 +139,11 @@ class FramePlan:
         }
         if config.topic_ports:
             made |= _sent(columns)
-        names = [*record_layout(config).schema.names]
+        names = [name for name in record_layout(config).schema.names if name != FINGERPRINT]
+        self._payload, self._salt = config.payload or (), salt
+        compared = {leaf.path[0] for leaf in self._payload}
+        self._compared = {one.name: parsed(number) for number, one in enumerate(columns) if one.name in compared}
+        names += [name for name in self._compared.values() if name not in names]
         if config.source.row_place:
             made |= _named_places(config.source)
             names += [TOPIC, PARTITION]
@@ -147,6 +152,11 @@ class FramePlan:
     def records(self, tuples: DataFrame) -> DataFrame:
         """The columns of every row that the reading tasks get; see `tasks.layout`. No row has a raw text to keep."""
         return self._given.of(tuples)
+
+    def places(self, *, are_named: bool) -> RecordPlaces | None:
+        """What the reading tasks add to these columns: places, if the rows name them, and fingerprints."""
+        places = FramePlaces() if are_named else None
+        return FramePayload(self._payload, self._compared, self._salt, places) if self._payload else places
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +196,7 @@ class FrameBatch:
 
     def records(self) -> SparkRows:
         """The rows, by Spark; see `SourceBatch`."""
-        return SparkRows(self.plan.records(self.rows), FramePlaces() if self.has_places else None)
+        return SparkRows(self.plan.records(self.rows), self.plan.places(are_named=self.has_places))
 
     def as_read(self, found: Sequence[PartRead]) -> FrameBatch:
         """The batch with the partitions that its rows were found in."""

@@ -29,15 +29,13 @@ def job_kernels(config: Config) -> JobKernels:
     """The kernels that the windows of a job call."""
     scale, source = config.expiry_key_scale, config.source
     form = source.file_format if isinstance(source, FilesSource) else source.value.format
-    delimiter = source.delimiter if isinstance(source, FilesSource) else source.value.delimiter
-    delimiters: dict[str, tuple[str | None, ...]] = {"json": (None,), "csv": (delimiter,)}
     return JobKernels(
         float_domain=scale.is_float,
         lookup_all_live=config.lookup == "all_live",
         is_secure=config.digest == "secure",
         is_time=scale.is_time,
         is_sampled=isinstance(config.expiry, EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry),
-        delimiters=delimiters.get(form, ()),
+        forms=() if form in ("parquet", "text", "avro") else (form,),
         writes_text=any(sink.format in ("json", "csv") for sink in config.file_ports.values()),
     )
 

@@ -21,7 +21,12 @@ def record_layout(config: Config) -> RecordLayout:
         expiry = pa.float64() if config.expiry_key_scale.is_float else pa.int64()
     source: object = config.source
     columns = source.arrow if isinstance(source, QuerySource) else arrow_types(config.source.parsed_columns)
-    return RecordLayout.of(expiry, columns if config.has_row_ports else (), are_sent=bool(config.topic_ports))
+    return RecordLayout.of(
+        expiry,
+        columns if config.has_row_ports else (),
+        are_sent=bool(config.topic_ports),
+        has_fingerprint=config.has_fingerprint,
+    )
 
 
 def arrow_types(columns: Sequence[Column]) -> list[pa.DataType]:

@@ -18,7 +18,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import DataFrame, SparkSession
 
 from deduper.spark.java import require_java
-from deduper.spark.planned_stream import ADDRESS, FORMAT, PlannedPart, PlannedStream, Planner
+from deduper.spark.planned_batches import PlannedBatches
 from deduper.spark.session import JVM_ERRORS, start_session
 from deduper.spark_promises import JAVA_OPTIONS
 
@@ -58,12 +58,10 @@ def _count(batch: DataFrame, _: int) -> None:
 
 def _run_query(session: SparkSession, folder: Path) -> None:
     """What a job does with Spark: a query of a planned batch, and a task in Python."""
-    left = [[PlannedPart("classes", 0, 1)]]
-    with contextlib.closing(Planner(folder, lambda: left.pop() if left else None, lambda: None)) as planner:
-        session.dataSource.register(PlannedStream)
-        rows = session.readStream.format(FORMAT).option(ADDRESS, str(planner.address)).load()
-        query = rows.writeStream.foreachBatch(_count).trigger(availableNow=True)
-        query.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start().awaitTermination()
+    batches = PlannedBatches(session)
+    batches.add(["classes"])
+    query = batches.rows.writeStream.foreachBatch(_count).trigger(availableNow=True)
+    query.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start().awaitTermination()
     session.sparkContext.parallelize(range(4), 2).map(str).collect()
 
 

@@ -29,8 +29,7 @@ from deduper.table.stored_times import StoredTimes, stored_schema
 from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.rounded_keys import RoundedKeys
-from deduper.tasks.readers.text import Lines, SomeLines, require_lines
-from deduper.text.block import parse
+from deduper.tasks.readers.text import Lines, NamedLines, SomeLines, require_lines
 from deduper.text.format import TextFormat
 
 KeepRule = Literal["first", "last", "greatest"]
@@ -214,9 +213,17 @@ class TextBatch:
     is_lines = True
 
     def __init__(
-        self, files: Sequence[Path], columns: str, *, is_csv: bool, header: bool, keys: Collection[str] = ()
+        self,
+        files: Sequence[Path],
+        columns: str,
+        form: str,
+        *,
+        header: bool,
+        keys: Collection[str] = (),
+        name_pattern: str | None = None,
     ) -> None:
-        """`keys`: the columns of which a rounded text is a warning.
+        """`form`: the name of the format in the settings. `keys`: the columns of which a rounded text is a warning.
+        `name_pattern`: of columns in the files' names.
 
         Raises SettingError: a column has a type that lines do not have.
         """
@@ -226,8 +233,9 @@ class TextBatch:
                 what = f"`{column.name}` is {column.type.text}, which is not read from lines of text"
                 raise SettingError("source.schema", what, "declare it as STRING")
         zone = FIXED_BY_STORE[TIME_ZONE]
-        self._text = TextFormat(tuple(map(DeclaredColumn.of, declared)), zone, "," if is_csv else None)
-        self._header = is_csv and header
+        self._text = TextFormat.of(form, tuple(map(DeclaredColumn.of, declared)), zone)
+        self._header = form == "csv" and header
+        self._name_pattern = name_pattern
         self._keys = {
             number
             for number, column in enumerate(self._text.columns)
@@ -248,34 +256,37 @@ class TextBatch:
             with _as_table_errors(file):
                 _require_same(file, identity)
                 is_header = self._header
+                named = NamedLines.of(str(file), self._text, self._name_pattern)
                 for some in Lines(str(file)):
                     if is_header:
-                        self._require_names(file, some)
+                        _require_names(file, some, [column.name for column in named.of_lines.columns])
                         is_header, some = False, some.behind_first()
-                    yield self._records(some, wanted)
+                    yield self._records(some, named, wanted)
                 _require_same(file, identity)
 
-    def _require_names(self, file: Path, some: SomeLines) -> None:
-        """Fields are columns by their order: under another header each column would have the values of another."""
-        line = some.data[some.starts[0] : some.ends[0]].tobytes().decode(errors="replace").rstrip("\r")
-        found = [field.strip() for field in next(csv.reader([line]), [])]
-        if [name.lower() for name in found] != [name.lower() for name in self.schema.names]:
-            raise SchemaDriftError(
-                f"{file}: its first line is {', '.join(found)}, and the schema has {', '.join(self.schema.names)}; "
-                "declare the columns in the order of the files, or write `header: false`; nothing was written"
-            )
-
-    def _records(self, some: SomeLines, wanted: pa.Schema) -> pa.RecordBatch:
+    def _records(self, some: SomeLines, named: NamedLines, wanted: pa.Schema) -> pa.RecordBatch:
         numbers = {self.schema.names.index(name): name for name in wanted.names if name != BAD_LINE}
-        parsed = parse(some.data, some.starts, some.ends, self._text, list(numbers))
-        self._rounded.warn(self._text.columns[number] for number in parsed.rounded & self._keys)
-        arrays = {name: parsed.columns[number] for number, name in numbers.items()}
+        columns, wrong, parsed = named.parse(some, list(numbers))
+        rounded = {named.numbers[place] for place in parsed.rounded}
+        self._rounded.warn(self._text.columns[number] for number in rounded & self._keys)
+        arrays = {name: columns[number] for number, name in numbers.items()}
         if BAD_LINE in wanted.names:
             bad: list[bytes | None] = [None] * some.count
-            for row in np.flatnonzero(parsed.malformed | parsed.invalid_utf8).tolist():
+            for row in np.flatnonzero(wrong).tolist():
                 bad[row] = some.data[some.starts[row] : some.ends[row]].tobytes()
             arrays[BAD_LINE] = pa.array(bad, pa.binary())
         return pa.RecordBatch.from_arrays([arrays[name] for name in wanted.names], schema=wanted)
+
+
+def _require_names(file: Path, some: SomeLines, names: Sequence[str]) -> None:
+    """Fields are columns by their order: under another header each column would have the values of another."""
+    line = some.data[some.starts[0] : some.ends[0]].tobytes().decode(errors="replace").rstrip("\r")
+    found = [field.strip() for field in next(csv.reader([line]), [])]
+    if [name.lower() for name in found] != [name.lower() for name in names]:
+        raise SchemaDriftError(
+            f"{file}: its first line is {', '.join(found)}, and the schema has {', '.join(names)}; "
+            "declare the columns in the order of the files, or write `header: false`; nothing was written"
+        )
 
 
 def _require_same(file: Path, identity: tuple[int, ...]) -> None:

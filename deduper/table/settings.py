@@ -14,7 +14,17 @@ from deduper.config.apart import before_wildcards, clashes
 from deduper.config.load import MergedSettings
 from deduper.config.own_file import OwnFile, load_own_file
 from deduper.config.problems import ConfigError
-from deduper.config.values import LocalPath, Schema, Section, Size, refusal, shown
+from deduper.config.values import (
+    LocalPath,
+    NamePattern,
+    Schema,
+    Section,
+    Size,
+    refusal,
+    require_fields,
+    require_groups,
+    shown,
+)
 from deduper.table.batch import FileBatch, Keep, TextBatch, require_folder_columns, source_files
 from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
@@ -29,9 +39,12 @@ class LoadSource(Section):
     """The files of a batch; those of text have a schema, as Spark DDL."""
 
     path: LocalPath = Field(examples=["in/*.parquet"])
-    format: Literal["parquet", "csv", "json"] = Field(default="parquet", examples=["parquet"])
+    format: Literal["parquet", "csv", "json", "common_log", "combined_log", "logfmt"] = Field(
+        default="parquet", examples=["parquet"]
+    )
     columns: Schema | None = Field(default=None, alias="schema", examples=['"id BIGINT, at TIMESTAMP"'])
     header: bool = Field(default=True, examples=["true"])
+    name_pattern: NamePattern | None = Field(default=None, examples=[r"'(?P<day>\d{4}-\d{2}-\d{2})\.csv'"])
 
     @model_validator(mode="after")
     def _text_has_a_schema(self) -> LoadSource:
@@ -40,6 +53,8 @@ class LoadSource(Section):
             raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
         if self.format == "parquet" and self.columns is not None:
             raise refusal("Parquet files have types of their own", "leave it out", at=("schema",))
+        require_groups(self.name_pattern, self.columns)
+        require_fields(self.format, self.columns, self.name_pattern)
         return self
 
     def batch(self, keys: Collection[str] = (), *, most_files: int | None = None) -> FileBatch | TextBatch:
@@ -54,7 +69,9 @@ class LoadSource(Section):
         if self.columns is None:
             batch = FileBatch(files)
         else:
-            batch = TextBatch(files, self.columns, is_csv=self.format == "csv", header=self.header, keys=keys)
+            batch = TextBatch(
+                files, self.columns, self.format, header=self.header, keys=keys, name_pattern=self.name_pattern
+            )
         require_folder_columns(self.path, files, batch.schema)
         return batch
 

@@ -9,15 +9,16 @@ from deduper.expiry_key import ExpiryKeyScale
 DEDUP = "_dedup"
 
 
-def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool, detail: bool = False) -> str:
+def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool, detail: bool = False, fingerprints: bool = False) -> str:
     """The struct as Spark reads it, with the place of the first copy if the store keeps it.
 
-    `detail` is in the error port alone.
+    `detail` is in the error port alone; `fingerprints`, those of a conflict, in it and in the duplicate port.
     """
     first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {expiry_ddl(scale)}>"
     return (
         "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
-        f"{', detail: string' if detail else ''}{first if first_seen else ''}>"
+        f"{', detail: string' if detail else ''}{first if first_seen else ''}"
+        f"{', fingerprint: string, first_fingerprint: string' if fingerprints else ''}>"
     )
 
 

@@ -6,7 +6,7 @@ order. `FileExchange` is one folder of files that all tasks see, of one attempt,
     <directory>/<reading task>.rows    the columns of every record for the ports, in the order of the source
     <directory>/<reading task>.keys    the columns for judging: one record batch a shard
     <directory>/<shard>.verdicts       verdict and reason of every row: one record batch a reading task
-    <directory>/<shard>.firsts         the first copies of duplicates: the same
+    <directory>/<shard>.firsts         the first copies of duplicates, and both fingerprints of conflicts: the same
 
 All are Arrow IPC files; a row is named by its number in its reading task. Nothing here is truth and nothing outlives
 its window: a record never names it, and a process that dies leaves a folder for the next start to remove.
@@ -34,8 +34,11 @@ from deduper.errors import telling_where
 
 ROW, HI, LO, ORDER, ADMISSION, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "admission", "expiry", "category"
 LATEST = "latest"
+PLACE = "place"
+"""Where a record was read, if ORDER is another one; see `ReadTask.sequence`."""
 VERDICT, REASON = "verdict", "reason"
 WINDOW, ORIGIN = "window", "origin"
+FINGERPRINT, FIRST_FINGERPRINT = "fingerprint", "first_fingerprint"
 
 _ROWS, _KEYS = ".rows", ".keys"
 
@@ -53,7 +56,7 @@ class JudgeExchange(Protocol):
         """
 
     def leave_verdicts(self, shard: int, verdicts: OfReaders, firsts: OfReaders) -> None:
-        """Leave the verdicts of all these rows for the writers, and the first copies, if they are kept.
+        """Leave the verdicts of all these rows for the writers, and the first copies, if these are kept or compared.
 
         Called once, before the piece is written. A task that runs twice leaves the same.
         """
@@ -69,7 +72,7 @@ class WriteExchange(Protocol):
         """
 
     def firsts(self, reader: int) -> list[pa.RecordBatch]:
-        """The first copies of its duplicates, by shard; called only if they are kept. Not empty if it has rows."""
+        """The first copies of its copies, by shard; called only if some are left. Not empty if it has rows."""
 
     def records(self, reader: int) -> pa.RecordBatchFileReader:
         """The records of a reading task, as it has left them, in its order."""

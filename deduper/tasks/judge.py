@@ -143,7 +143,9 @@ def _rows(parts: Sequence[_ReaderRows], task: JudgeTask) -> ShardRows:
     if parts and parts[0].has_latest is not None:
         latest = _joined(parts, exchange.LATEST, np.float64 if float_domain else np.int64)
         has_latest = np.concatenate([part.has_latest for part in parts if part.has_latest is not None])
-    return ShardRows(digests, order, admission, expiry, latest, has_latest, category)
+    place = _joined(parts, exchange.PLACE, np.int64) if parts and exchange.PLACE in parts[0].columns else None
+    fingerprint = _joined(parts, exchange.FINGERPRINT, np.uint64) if task.rules.has_fingerprint else None
+    return ShardRows(digests, order, admission, expiry, latest, has_latest, category, place, fingerprint)
 
 
 def _joined(parts: Sequence[_ReaderRows], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
@@ -154,10 +156,11 @@ def _joined(parts: Sequence[_ReaderRows], name: str, dtype: type[np.generic]) ->
 
 
 def _verdicts(outcome: ShardOutcome, task: JudgeTask, parts: Sequence[_ReaderRows]) -> tuple[OfReaders, OfReaders]:
-    """The verdicts, and the first copies if they are kept, of each reading task's rows."""
+    """The verdicts, and the first copies if they are kept or compared, of each reading task's rows."""
     reasons = _reason_codes(outcome)
-    has_first = outcome.first_window >= 0
-    firsts = _first_copies(outcome) if task.rules.keep_first_seen else None
+    keeps_first, compares = task.rules.keep_first_seen, task.rules.has_fingerprint
+    has_first = outcome.first_window >= 0 if keeps_first else outcome.is_conflict
+    firsts = _first_copies(outcome, np.flatnonzero(has_first)) if keeps_first or compares else None
     begin = first = 0
     verdicts: OfReaders = []
     copies: OfReaders = []
@@ -196,19 +199,26 @@ def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
     """The reason of every row as an index into REASONS, -1 for unique ones."""
     codes = outcome.admission.astype(np.int8)
     duplicate = outcome.verdict == TupleVerdict.DUPLICATE
-    np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.same_window.view(np.int8), where=duplicate)
+    np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.copies.view(np.int8), where=duplicate)
     np.copyto(codes, -1, where=outcome.verdict == TupleVerdict.UNIQUE)
     return codes
 
 
-def _first_copies(outcome: ShardOutcome) -> dict[str, pa.Array]:
-    """Window, source order and expiry key of the first copies, of those rows that have one."""
-    rows = np.flatnonzero(outcome.first_window >= 0)
-    return {
+def _first_copies(outcome: ShardOutcome, rows: NDArray[np.intp]) -> dict[str, pa.Array]:
+    """Window, source order and expiry key of the first copies of these rows, and both fingerprints of conflicts.
+
+    Without `keep_first_seen` the window is -1.
+    """
+    columns = {
         exchange.WINDOW: pa.array(outcome.first_window[rows]),
         exchange.ORIGIN: pa.array(outcome.first_origin[rows]),
         exchange.EXPIRY: pa.array(outcome.first_expiry[rows]),
     }
+    if outcome.fingerprint is not None and outcome.first_fingerprint is not None:
+        others = ~outcome.is_conflict[rows]
+        columns[exchange.FINGERPRINT] = pa.array(outcome.fingerprint[rows], mask=others)
+        columns[exchange.FIRST_FINGERPRINT] = pa.array(outcome.first_fingerprint[rows], mask=others)
+    return columns
 
 
 def _append(

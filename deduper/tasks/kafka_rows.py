@@ -10,8 +10,10 @@ one name (records that have gone through two jobs) the last counts:
     dedup-origin                topic-partition and offset, as in clicks-3@1042
     dedup-first-seen            the first copy's origin, for duplicates, with `store.first_seen`
     dedup-first-seen-window     its window
+    dedup-fingerprint           of a conflict, in 16 hex digits
+    dedup-first-fingerprint     that of its first copy
 
-A port may leave out some of them (`dedup_headers`); both of `first_seen` go together.
+A port may leave out some of them (`dedup_headers`); both of `first_seen` go together, and both of `fingerprint`.
 """
 
 from __future__ import annotations
@@ -54,6 +56,9 @@ def rows_to_send(
         window, source, position, _ = dedup["first_seen"].flatten()
         reported["dedup-first-seen"] = _origin(source, position)
         reported["dedup-first-seen-window"] = window.cast(pa.string())
+    if "fingerprint" in wanted and "fingerprint" in dedup:
+        reported["dedup-fingerprint"] = dedup["fingerprint"]
+        reported["dedup-first-fingerprint"] = dedup["first_fingerprint"]
     own = headers_of(records.column(layout.HEADERS))
     columns = {
         KEY: records.column(layout.KEY),

@@ -1,6 +1,7 @@
 """PURE. The columns of a record on its way through a window, by name and type.
 
     HI, LO, ORDER, ADMISSION, EXPIRY or CATEGORY     for judging
+    FINGERPRINT                                 the same, if payloads are compared
     RAW                                         the text of a record that is, or may become, an error
     parsed(0), parsed(1), ...                   the source's columns, where ports are files
     SENT                                        the source's record, where ports are topics
@@ -19,12 +20,13 @@ from typing import Final
 import pyarrow as pa
 
 HI, LO, ORDER, ADMISSION, EXPIRY, CATEGORY, RAW = "_hi", "_lo", "_order", "_admission", "_expiry", "_category", "_raw"
+FINGERPRINT = "_fingerprint"
 TOPIC, PARTITION = "_topic", "_partition"
 KEY, VALUE, HEADERS, TIMESTAMP = "_record_key", "_record_value", "_record_headers", "_record_timestamp"
 SENT: Final = pa.schema([(KEY, pa.binary()), (VALUE, pa.binary()), (HEADERS, pa.string()), (TIMESTAMP, pa.int64())])
 """Key, value, headers as JSON (null without any) and timestamp in ms, as `tasks.kafka_rows` takes them."""
 
-_NOT_KEPT = frozenset((HI, LO, ADMISSION, EXPIRY, CATEGORY))
+_NOT_KEPT = frozenset((HI, LO, ADMISSION, EXPIRY, CATEGORY, FINGERPRINT))
 
 
 def parsed(number: int) -> str:
@@ -39,7 +41,14 @@ class RecordLayout:
     schema: pa.Schema
 
     @classmethod
-    def of(cls, expiry: pa.DataType, columns: Sequence[pa.DataType] = (), *, are_sent: bool = False) -> RecordLayout:
+    def of(
+        cls,
+        expiry: pa.DataType,
+        columns: Sequence[pa.DataType] = (),
+        *,
+        are_sent: bool = False,
+        has_fingerprint: bool = False,
+    ) -> RecordLayout:
         """The layout of records with an expiry key of a type, a string for a category.
 
         `columns` are the types of the source's where ports are files; `are_sent` where ports are topics.
@@ -47,12 +56,18 @@ class RecordLayout:
         judged = [(HI, pa.int64()), (LO, pa.int64()), (ORDER, pa.int64()), (ADMISSION, pa.int8())]
         key = (CATEGORY if pa.types.is_string(expiry) else EXPIRY, expiry)
         of_source = [(parsed(number), kind) for number, kind in enumerate(columns)]
-        return cls(pa.schema([*judged, key, (RAW, pa.string()), *of_source, *(SENT if are_sent else ())]))
+        payload = [(FINGERPRINT, pa.uint64())] if has_fingerprint else []
+        return cls(pa.schema([*judged, key, *payload, (RAW, pa.string()), *of_source, *(SENT if are_sent else ())]))
 
     @property
     def has_category(self) -> bool:
         """Whether tuples have a category in place of an expiry key."""
         return CATEGORY in self.schema.names
+
+    @property
+    def has_fingerprint(self) -> bool:
+        """Whether records have a fingerprint."""
+        return FINGERPRINT in self.schema.names
 
     @property
     def has_columns(self) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from deduper.core import kernels
-from deduper.core.clock import ClockRules, PartitionClock, batch_clock
+from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
 from deduper.core.statistics import NO_SPANS, SpanCounts, lateness
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.tasks import exchange, layout
@@ -55,7 +55,8 @@ class ReadTask:
     `clock` is None for expiries without a latest point of tuples. `in_order` runs it tuple by tuple, otherwise every
     tuple is compared with the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple.
     `places` is None where records come with their place. `is_time`: expiry keys are µs, so the lateness of tuples is
-    counted.
+    counted. With a `sequence` the records are judged as they come, after those of lower ones, by one clock, and ORDER
+    is only where they were read.
     """
 
     directory: str
@@ -66,6 +67,7 @@ class ReadTask:
     keeps_latest: bool
     places: RecordPlaces | None = None
     is_time: bool = False
+    sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class ReadReceipt:
 
     `first_order` is the least source order, 0 without rows. `left_out` are records that the window does not take.
     `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
-    admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`.
+    admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`; `behind` of
+    them were expired by earlier windows, and not by records before them in this one.
     `spilled_bytes` is the size of the records as they were left. `found`: see `RecordPlaces`.
     """
 
@@ -85,6 +88,7 @@ class ReadReceipt:
     categories: tuple[str, ...] = ()
     first_arrivals: tuple[int, ...] = ()
     lateness: SpanCounts = NO_SPANS
+    behind: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     spilled_bytes: int = field(default=0, compare=False)
     partitions: tuple[FoundPartition, ...] = ()
@@ -179,6 +183,8 @@ class _Keys:
         self._parts: dict[str, list[np.ndarray[Any, Any]]] = {}
         self._categories: list[pa.Array] = []
         self._lateness = NO_SPANS
+        self._behind = 0
+        self._added = 0
 
     def add(self, records: pa.RecordBatch) -> None:
         judged = (layout.HI, layout.LO, layout.ORDER, layout.ADMISSION)
@@ -186,7 +192,14 @@ class _Keys:
         admissions = admission.astype(np.uint8)
         self._keep(exchange.HI, hi)
         self._keep(exchange.LO, lo)
+        if self._task.sequence is not None:
+            self._keep(exchange.PLACE, order)
+            first = (self._task.sequence << POSITION_BITS) + self._added
+            order = np.arange(first, first + order.size, dtype=np.int64)
+            self._added += order.size
         self._keep(exchange.ORDER, order)
+        if self._task.layout.has_fingerprint:
+            self._keep(exchange.FINGERPRINT, records.column(layout.FINGERPRINT).to_numpy())
         if self._task.layout.has_category:
             self._categories.append(records.column(layout.CATEGORY))
         elif self._task.clock is not None:
@@ -199,11 +212,19 @@ class _Keys:
                     self._keep("has_latest", has_latest)
                 if self._task.is_time:
                     self._lateness += lateness(expiry, latest, has_latest, admissions)
+                    self._behind += self._expired_at_first(expiry, admissions)
             else:
                 admissions = batch_clock(self._task.clock, expiry, admissions)
                 if self._task.is_time:
                     self._lateness += lateness(expiry, self._task.clock.latest, None, admissions)
+                    self._behind += self._expired_at_first(expiry, admissions)
         self._keep(exchange.ADMISSION, admissions)
+
+    def _expired_at_first(self, expiry: np.ndarray[Any, Any], admissions: np.ndarray[Any, Any]) -> int:
+        clock, expired = self._task.clock, admissions == int(Admission.OLDER_THAN_PERIOD)
+        if clock is None or clock.latest is None or not expired.any():
+            return 0
+        return int(np.count_nonzero(expiry[expired] <= clock.latest - clock.period))
 
     def _keep(self, name: str, values: np.ndarray[Any, Any]) -> None:
         self._parts.setdefault(name, []).append(values)
@@ -234,6 +255,7 @@ class _Keys:
             categories=values,
             first_arrivals=arrivals,
             lateness=self._lateness,
+            behind=self._behind,
         )
 
 

@@ -18,8 +18,8 @@ class JobKernels:
     """What decides which kernels the windows of a job call.
 
     `float_domain` is that of the expiry key, `lookup_all_live` that of the job. `is_time`: lateness is counted;
-    `is_sampled`: leaks are estimated; `writes_text`: a port is text. `delimiters` has None if the records that are read
-    are JSON, their delimiter if they are CSV, and nothing else.
+    `is_sampled`: leaks are estimated; `writes_text`: a port is text. `forms` has that of the lines that are read, by
+    its name in a config, and nothing for other records.
     """
 
     float_domain: bool
@@ -27,7 +27,7 @@ class JobKernels:
     is_secure: bool
     is_time: bool
     is_sampled: bool
-    delimiters: tuple[str | None, ...]
+    forms: tuple[str, ...]
     writes_text: bool
 
     def in_environment(self) -> dict[str, str]:
@@ -40,7 +40,7 @@ class JobKernels:
         if ENVIRONMENT not in environment:
             return None
         values = json.loads(environment[ENVIRONMENT])
-        return cls(**{**values, "delimiters": tuple(values["delimiters"])})
+        return cls(**{**values, "forms": tuple(values["forms"])})
 
     def load(self) -> None:
         """Load the kernels, those that are in no cache as compiled anew. Safe to repeat."""
@@ -59,11 +59,11 @@ class JobKernels:
             statistics.warm()
         if self.is_sampled:
             meter.warm(float_domain=self.float_domain)
-        if self.delimiters:
+        if self.forms:
             from deduper.text import block
 
-            for delimiter in self.delimiters:
-                block.warm(delimiter)
+            for form in self.forms:
+                block.warm(form)
         if self.writes_text:
             from deduper.text import written
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute as pc
 
 from bucket_store import failpoints
 from bucket_store.places.new_file import FileWriter
@@ -31,7 +32,18 @@ from deduper.tasks import layout
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.errors.causes import ErrorCounts, ErrorSummary
 from deduper.tasks.errors.detail import ErrorDetails, Examination
-from deduper.tasks.exchange import EXPIRY, ORIGIN, REASON, ROW, VERDICT, WINDOW, FileExchange, WriteExchange
+from deduper.tasks.exchange import (
+    EXPIRY,
+    FINGERPRINT,
+    FIRST_FINGERPRINT,
+    ORIGIN,
+    REASON,
+    ROW,
+    VERDICT,
+    WINDOW,
+    FileExchange,
+    WriteExchange,
+)
 from deduper.tasks.kafka_rows import SLOT, rows_to_send
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.receipts import cpu_seconds
@@ -57,7 +69,8 @@ class WriteTask:
     source's `columns` and `_dedup`, in their `formats`. `sources` are those of this window and of the duplicates' first
     copies. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
-    where tuples have no expiry key. `details` are for the rows of the error port.
+    where tuples have no expiry key. `has_fingerprint`: conflicts name both fingerprints. `details` are for the rows of
+    the error port.
     """
 
     directory: str
@@ -74,6 +87,7 @@ class WriteTask:
     keep_first_seen: bool
     expiry_type: pa.DataType
     expiry_scale: int | None
+    has_fingerprint: bool = False
     details: ErrorDetails | None = None
 
     @property
@@ -134,13 +148,14 @@ def _write_records(task: WriteTask, writer: int, exchange: WriteExchange, files:
         if not rows:
             continue
         judged = _Judged.of(exchange.verdicts(reader), rows)
-        first_seen = _first_seen(task, exchange.firsts(reader)) if task.keep_first_seen else None
+        names_copies = task.keep_first_seen or task.has_fingerprint
+        copies = _copies(task, exchange.firsts(reader)) if names_copies else None
         records = exchange.records(reader)
         begin = 0
         for number in range(records.num_record_batches):
             batch = records.get_batch(number)
             for file in files:
-                file.add(batch, begin, judged, first_seen)
+                file.add(batch, begin, judged, copies)
             begin += batch.num_rows
         for file in files:
             file.drain()
@@ -178,36 +193,51 @@ class _Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class _FirstSeen:
-    """First copies, by ascending row of a reading task."""
+class _Copies:
+    """The fields of `_dedup` that copies alone have, by ascending row of a reading task."""
 
     rows: np.ndarray[Any, Any]
-    struct: pa.StructArray
+    fields: Mapping[str, pa.Array]
 
-    def of(self, rows: np.ndarray[Any, Any]) -> pa.StructArray:
+    def of(self, rows: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
         """Those of some rows, ascending; null where there is none."""
         if not self.rows.size:
-            return self.none(rows.size)
+            return {name: pa.nulls(rows.size, column.type) for name, column in self.fields.items()}
         first = int(np.searchsorted(self.rows, rows[0])) if rows.size else 0
         if np.array_equal(self.rows[first : first + rows.size], rows):
-            return self.struct.slice(first, rows.size)
+            return {name: column.slice(first, rows.size) for name, column in self.fields.items()}
         at = np.minimum(np.searchsorted(self.rows, rows), self.rows.size - 1)
-        return self.struct.take(pa.array(at, mask=self.rows[at] != rows))
+        places = pa.array(at, mask=self.rows[at] != rows)
+        return {name: column.take(places) for name, column in self.fields.items()}
 
-    def none(self, count: int) -> pa.StructArray:
-        """Nulls, so many."""
-        return pa.nulls(count, self.struct.type)
+    def none(self, count: int) -> dict[str, pa.Array]:
+        """Nulls, so many, of the fields that all ports have."""
+        return {name: pa.nulls(count, column.type) for name, column in self.fields.items() if name == "first_seen"}
 
 
-def _first_seen(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _FirstSeen:
+def _copies(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _Copies:
     whole = pa.Table.from_batches(parts).combine_chunks()
     rows = whole.column(ROW).to_numpy()
     ordered = np.argsort(rows, kind="stable")
-    windows = _column(whole, WINDOW)
-    source, position = task.sources.places(windows.to_numpy(), _column(whole, ORIGIN).to_numpy())
-    columns = [windows, source.cast(pa.string()), position, _expiry(_column(whole, EXPIRY), task)]
-    struct = pa.StructArray.from_arrays(columns, ["window", "source", "position", "expiry"])
-    return _FirstSeen(rows[ordered], struct.take(pa.array(ordered)))
+    fields = {}
+    if task.keep_first_seen:
+        windows = _column(whole, WINDOW)
+        source, position = task.sources.places(windows.to_numpy(), _column(whole, ORIGIN).to_numpy())
+        columns = [windows, source.cast(pa.string()), position, _expiry(_column(whole, EXPIRY), task)]
+        fields["first_seen"] = pa.StructArray.from_arrays(columns, ["window", "source", "position", "expiry"])
+    if task.has_fingerprint:
+        for name in (FINGERPRINT, FIRST_FINGERPRINT):
+            fields[name] = _hex_texts(_column(whole, name))
+    places = pa.array(ordered)
+    return _Copies(rows[ordered], {name: column.take(places) for name, column in fields.items()})
+
+
+def _hex_texts(words: pa.Array) -> pa.Array:
+    """Fingerprints in 16 hex digits each; null for null."""
+    digits = words.fill_null(0).to_numpy().astype(">u8").tobytes().hex().encode()
+    ends = np.arange(len(words) + 1, dtype=np.int32) * 16
+    texts = pa.Array.from_buffers(pa.string(), len(words), [None, pa.py_buffer(ends), pa.py_buffer(digits)])
+    return pc.if_else(words.is_valid(), texts, pa.scalar(None, pa.string()))
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
@@ -254,7 +284,7 @@ class _PortFiles:
         """Whether rows were written that no staged file has yet."""
         return self._rows is not None
 
-    def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
+    def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, copies: _Copies | None) -> None:
         """Add the port's rows of a batch, whose first row has number `begin` in its reading task."""
         part = slice(begin, begin + batch.num_rows)
         mine = judged.verdict[part] == self._verdict
@@ -264,8 +294,8 @@ class _PortFiles:
         taken = batch if count == batch.num_rows else batch.filter(pa.array(mine))
         rows = np.flatnonzero(mine) + begin
         order = taken.column(layout.ORDER).to_numpy()
-        copies = first_seen and self._first_copies(first_seen, rows)
-        dedup = self._dedup(taken, order, judged.reason[rows], copies)
+        of_copies = {} if copies is None else self._of_copies(copies, rows)
+        dedup = self._dedup(taken, order, judged.reason[rows], of_copies)
         names = self._task.columns
         if self._port in self._task.topics:
             texts = {name: _without_dictionary(column) for name, column in dedup.items()}
@@ -282,9 +312,12 @@ class _PortFiles:
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self.drain()
 
-    def _first_copies(self, first_seen: _FirstSeen, rows: np.ndarray[Any, Any]) -> pa.StructArray:
-        """Only duplicates have a first copy."""
-        return first_seen.of(rows) if self._verdict == TupleVerdict.DUPLICATE else first_seen.none(rows.size)
+    def _of_copies(self, copies: _Copies, rows: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
+        """Only duplicates have a first copy, and conflicts that are errors."""
+        is_of_copies = self._verdict == TupleVerdict.DUPLICATE or (
+            self._verdict == TupleVerdict.ERROR and self._task.has_fingerprint
+        )
+        return copies.of(rows) if is_of_copies else copies.none(rows.size)
 
     def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The sender of each row."""
@@ -294,7 +327,11 @@ class _PortFiles:
         return slots
 
     def _dedup(
-        self, taken: pa.RecordBatch, order: np.ndarray[Any, Any], reason: np.ndarray[Any, Any], first: pa.Array | None
+        self,
+        taken: pa.RecordBatch,
+        order: np.ndarray[Any, Any],
+        reason: np.ndarray[Any, Any],
+        of_copies: Mapping[str, pa.Array],
     ) -> dict[str, pa.Array]:
         """The fields of `_dedup`, of rows of this port."""
         count = order.size
@@ -317,7 +354,7 @@ class _PortFiles:
             of_rows = [sources.names[number] for number in ordinal.tolist()]
             columns["detail"] = self._examination.details(taken, reason, of_rows)
             self.errors.add(reason.tolist(), columns["detail"].to_pylist(), raw, of_rows)
-        return columns if first is None else {**columns, "first_seen": first}
+        return {**columns, **of_copies}
 
     def drain(self) -> None:
         """Write the waiting rows."""

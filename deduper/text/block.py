@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import ColumnType
-from deduper.text import csv_exact, json_exact
+from deduper.log_formats import FIELDS, LOGFMT, WEB_LOGS, fields_of
+from deduper.text import csv_exact, json_exact, log_exact
 from deduper.text import kernels as kernel
 from deduper.text.format import Malformed, TextFormat
 
@@ -44,6 +45,7 @@ _KINDS: Final = {
     **dict.fromkeys(_BITS, kernel.WHOLE),
 }
 _BYTES: Final = ("string", "binary")
+_WEB_LOG: Final = b'a - - [10/Oct/2000:13:55:36 -0700] "" 200 -\n'
 _UTC: Final = ("UTC", "Etc/UTC")
 
 
@@ -137,6 +139,11 @@ def _cells_of(block: UInt8s, starts: Int64s, ends: Int64s, text: TextFormat) -> 
     parse_lines: Any = kernel.parse_json_lines
     if text.delimiter is not None:
         parse_lines, names = kernel.parse_csv_lines, kernel.read_only(np.frombuffer(text.delimiter.encode(), np.uint8))
+    elif text.log == LOGFMT:
+        parse_lines = kernel.parse_logfmt_lines
+    elif text.log is not None:
+        is_combined = np.array([text.log == "combined_log"], np.uint8)
+        parse_lines, names = kernel.parse_web_log_lines, kernel.read_only(is_combined)
     cells = _Cells(
         value=np.zeros((len(columns), rows), np.int64),
         length=np.zeros((len(columns), rows), np.int32),
@@ -166,10 +173,13 @@ def _described(text: TextFormat) -> tuple[Int64s, UInt8s]:
     names = bytearray()
     for row, column in zip(columns, text.columns, strict=True):
         name, kind = column.name.encode(), column.kind
-        can_stand = not any(byte < 0x20 or byte in b'"\\' for byte in name)
+        can_stand = text.log is not None or not any(byte < 0x20 or byte in b'"\\' for byte in name)
         row[kernel.NAME_BEGIN] = len(names)
         row[kernel.NAME_LENGTH] = len(name) if can_stand else -1
         names += name
+        if text.log in WEB_LOGS:
+            fields = fields_of(text.log)
+            row[kernel.NAME_BEGIN] = FIELDS.index(column.name) if column.name in fields else -1
         row[kernel.KIND] = _KINDS[kind.name]
         if kind.name == "timestamp" and text.zone in _UTC:
             row[kernel.KIND] = kernel.TIME_OR_ZONE
@@ -216,6 +226,8 @@ class _Exact:
         self._nested = nested
         self._text = text
         self._record = json_exact.record if text.delimiter is None else csv_exact.record
+        if text.log is not None:
+            self._record = log_exact.record
         self._cells = cells
         self.texts = bytearray()
         self.high: dict[tuple[int, int], int] = {}
@@ -323,9 +335,9 @@ def _fixed(value: Int64s, number: int, kind: ColumnType, high: dict[tuple[int, i
     return value.astype(f"int{bits}", copy=False)
 
 
-def warm(delimiter: str | None) -> None:
-    """Compiles, or loads from the cache, the kernels of JSON, or those of CSV with this delimiter."""
+def warm(form: str) -> None:
+    """Compiles, or loads from the cache, the kernels of a form of lines, by its name in a config."""
     columns = (DeclaredColumn("a", ColumnType("string", "string"), pa.string()),)
-    data = b'{"a":"b"}\n' if delimiter is None else b"b\n"
+    data = {"json": b'{"a":"b"}\n', "csv": b"b\n", LOGFMT: b"a=b\n"}.get(form, _WEB_LOG)
     starts, ends, _ = lines(data)
-    parse(data, starts, ends, TextFormat(columns, "UTC", delimiter), [0])
+    parse(data, starts, ends, TextFormat.of(form, columns, "UTC"), [0])

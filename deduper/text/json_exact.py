@@ -176,7 +176,7 @@ def flat_reader(read: Reader, *, is_binary: bool) -> PlaceReader:
             found = _BASE64.match(source, at)
             if found is None:
                 raise Malformed("a string is not closed, or has an unknown escape")
-            return read(_TEXT, _unescaped(found[1])), found.end()
+            return read(_TEXT, unescaped(found[1])), found.end()
         if sign in ("{", "["):
             written: list[str] = []
             at = _skip_nested(source, at, depth, written)
@@ -184,7 +184,7 @@ def flat_reader(read: Reader, *, is_binary: bool) -> PlaceReader:
         token, text, at = _scalar(source, at)
         if token is None:
             return None, at
-        return read(token, _unescaped(text) if token == Token.TEXT else text), at
+        return read(token, unescaped(text) if token == Token.TEXT else text), at
 
     return value
 
@@ -230,7 +230,7 @@ def _map_reader(item: PlaceReader) -> PlaceReader:
         values: dict[str, Any] = {}
 
         def take(name: str, at: int) -> int:
-            values[_unescaped(name)], at = item(source, at, depth + 1)
+            values[unescaped(name)], at = item(source, at, depth + 1)
             return at
 
         if source[at : at + 1] != "{":
@@ -369,7 +369,8 @@ def _nested_name(source: str, at: int, written: list[str]) -> int:
 # Escapes -------------------------------------------------------------------------------------------------------------
 
 
-def _unescaped(text: str) -> str:
+def unescaped(text: str) -> str:
+    """A text with its escapes decoded, each of which is one of JSON."""
     if "\\" not in text:
         return text
     # A surrogate without its other half becomes a question mark.

@@ -14,8 +14,8 @@ A cell is an entry of `value`, `length` and `valid`, arrays of columns times row
     nested       value: where the object or array begins in the data; length: its bytes there
     null         valid: 0
 
-Plain is what `json_exact` or `csv_exact` takes with the same values, and less: whatever is rare or in doubt is left to
-them. The rules stand at the kernels. No byte outside a line is read.
+Plain is what `json_exact`, `csv_exact` or `log_exact` takes with the same values, and less: whatever is rare or in
+doubt is left to them. The rules stand at the kernels. No byte outside a line is read.
 
 The kernels stand in one file because numba's cache looks at the time of the file a kernel is in, and not at the files
 of the kernels it calls. Numbers of bytes and places are int64; only an index is unsigned, because a signed one would be
@@ -68,6 +68,16 @@ DIGITS: Final = 4
 FIELDS: Final = 5
 """What a row of `columns` holds: bounds for whole numbers; scale and most digits for decimals."""
 
+LOG_USER: Final = 2
+LOG_TIME: Final = 3
+LOG_REQUEST: Final = 4
+LOG_STATUS: Final = 8
+LOG_BYTES: Final = 9
+LOG_REFERER: Final = 10
+LOG_REST: Final = 12
+LOG_FIELDS: Final = 13
+"""Numbers of the fields of a web server's line, in the order of `log_formats.FIELDS`; parts of a request behind it."""
+
 MOST_BYTES: Final = 1 << 24
 """Longer lines are not plain: lengths have 32 bits."""
 _LONGEST_NAME: Final = 10_000
@@ -93,6 +103,11 @@ _QUOTES: Final = np.uint64(0x2222222222222222)
 _BACKSLASHES: Final = np.uint64(0x5C5C5C5C5C5C5C5C)
 _LINE_ENDS: Final = np.uint64(0x0A0A0A0A0A0A0A0A)
 _SPACES: Final = np.uint64(0x2020202020202020)
+_HTTP: Final = int.from_bytes(b"HTTP", "little")
+_MONTHS: Final = np.array(
+    [int.from_bytes(name, "little") for name in b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()],
+    np.int64,
+)
 _NULL: Final = int.from_bytes(b"null", "little")
 _TRUE: Final = int.from_bytes(b"true", "little")
 _FALS: Final = int.from_bytes(b"fals", "little")
@@ -491,13 +506,8 @@ def _two_digits(data: Any, at: Any) -> Any:
 
 
 @kernel()
-def _days(data: Any, at: Any) -> Any:
-    """Days from 1970-01-01 to the YYYY-MM-DD in the ten bytes, which is a day of the calendar; else _NO_DAY."""
-    century, year = _two_digits(data, at), _two_digits(data, at + 2)
-    month, day = _two_digits(data, at + 5), _two_digits(data, at + 8)
-    if century + year + month + day >= 1000 or data[at + 4] != 0x2D or data[at + 7] != 0x2D:
-        return np.int64(_NO_DAY)
-    year += century * 100
+def _days_of(year: Any, month: Any, day: Any) -> Any:
+    """Days from 1970-01-01 to a day of the calendar; else _NO_DAY."""
     if year < 1 or not 1 <= month <= 12:
         return np.int64(_NO_DAY)
     leap = np.int64(year & 3 == 0 and (year % 100 != 0 or year & 15 == 0))
@@ -506,6 +516,16 @@ def _days(data: Any, at: Any) -> Any:
     before = year - 1
     days = before * 365 + (before >> 2) - before // 100 + before // 100 // 4
     return days + _DAYS_BEFORE[month] + (leap if month > 2 else 0) + day - 1 - _DAYS_TO_1970
+
+
+@kernel()
+def _days(data: Any, at: Any) -> Any:
+    """Days from 1970-01-01 to the YYYY-MM-DD in the ten bytes, which is a day of the calendar; else _NO_DAY."""
+    century, year = _two_digits(data, at), _two_digits(data, at + 2)
+    month, day = _two_digits(data, at + 5), _two_digits(data, at + 8)
+    if century + year + month + day >= 1000 or data[at + 4] != 0x2D or data[at + 7] != 0x2D:
+        return np.int64(_NO_DAY)
+    return _days_of(year + century * 100, month, day)
 
 
 @kernel()
@@ -948,6 +968,73 @@ def _whole(data: Any, at: Any, end: Any) -> Any:
     return number >= 0, -number if negative else number
 
 
+@kernel(inline="always")
+def _put_field(
+    data: Any,
+    begin: Any,
+    stop: Any,
+    cell: Any,
+    column: Any,
+    columns: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+) -> Any:
+    """Whether a field, which is not empty, is plain; its cell is written, and may be when it is not.
+
+    Inlined: calls would cost a line of short numbers a fifth more.
+    """
+    kind = columns[column * FIELDS + KIND]
+    valid[cell] = 1
+    if kind in (TEXT, BINARY):
+        value[cell] = begin
+        length[cell] = np.int32(stop - begin)
+    elif kind == WHOLE:
+        is_whole, found = _whole(data, begin, stop)
+        if not is_whole or found < columns[column * FIELDS + LOWEST] or found > columns[column * FIELDS + HIGHEST]:
+            return False
+        value[cell] = found
+    elif kind >= TIME_IN_ZONE:
+        behind, found, length[cell] = _time(data, begin, stop, kind)
+        if behind != stop:
+            return False
+        value[cell] = found
+    elif kind == DATE:
+        if stop - begin < 10:
+            return False
+        found = _days(data, begin)
+        if found == _NO_DAY or (stop - begin > 10 and data[begin + 10] != 0x54 and data[begin + 10] != 0x20):
+            return False
+        value[cell] = found
+    elif kind == BOOLEAN:
+        is_true = stop - begin == 4
+        if stop - begin != 4 + (not is_true) or (not is_true and data[begin + 4] | 0x20 != 0x65):
+            return False
+        if _half_word_at(data, begin) | np.uint64(_LOWER) != np.uint64(_TRUE if is_true else _FALS):
+            return False
+        value[cell] = np.int64(is_true)
+    else:
+        behind, negative, number, digits, fraction, exponent, form = _number(data, begin, stop)
+        if behind != stop:
+            return False
+        if kind == DECIMAL:
+            scale, most = columns[column * FIELDS + SCALE], columns[column * FIELDS + DIGITS]
+            number, length[cell] = _unscaled(number, digits, fraction, form, scale, most)
+            if number < 0:
+                return False
+            value[cell] = -number if negative else number
+        else:
+            # A whole number has a negative zero too.
+            is_certain, double = _as_double(negative, number, digits, exponent - fraction, _POINT)
+            if not is_certain:
+                return False
+            floats[cell] = double
+            if kind == FLOAT and not _is_float(value[cell], double, exponent - fraction):
+                return False
+    return True
+
+
 @kernel()
 def _parse_csv_line(
     data: Any,
@@ -979,60 +1066,13 @@ def _parse_csv_line(
         if begin < 0:
             return False
         if begin < stop:
-            cell = column * rows + row
-            kind = columns[column * FIELDS + KIND]
-            valid[cell] = 1
-            if kind in (TEXT, BINARY):
-                value[cell] = begin + WITH_DOUBLED if is_doubled else begin
-                length[cell] = np.int32(stop - begin)
-            elif is_doubled:
+            if is_doubled and columns[column * FIELDS + KIND] not in (TEXT, BINARY):
                 return False
-            elif kind == WHOLE:
-                is_whole, found = _whole(data, begin, stop)
-                if (
-                    not is_whole
-                    or found < columns[column * FIELDS + LOWEST]
-                    or found > columns[column * FIELDS + HIGHEST]
-                ):
-                    return False
-                value[cell] = found
-            elif kind >= TIME_IN_ZONE:
-                behind, found, length[cell] = _time(data, begin, stop, kind)
-                if behind != stop:
-                    return False
-                value[cell] = found
-            elif kind == DATE:
-                if stop - begin < 10:
-                    return False
-                found = _days(data, begin)
-                if found == _NO_DAY or (stop - begin > 10 and data[begin + 10] != 0x54 and data[begin + 10] != 0x20):
-                    return False
-                value[cell] = found
-            elif kind == BOOLEAN:
-                is_true = stop - begin == 4
-                if stop - begin != 4 + (not is_true) or (not is_true and data[begin + 4] | 0x20 != 0x65):
-                    return False
-                if _half_word_at(data, begin) | np.uint64(_LOWER) != np.uint64(_TRUE if is_true else _FALS):
-                    return False
-                value[cell] = np.int64(is_true)
-            else:
-                behind, negative, number, digits, fraction, exponent, form = _number(data, begin, stop)
-                if behind != stop:
-                    return False
-                if kind == DECIMAL:
-                    scale, most = columns[column * FIELDS + SCALE], columns[column * FIELDS + DIGITS]
-                    number, length[cell] = _unscaled(number, digits, fraction, form, scale, most)
-                    if number < 0:
-                        return False
-                    value[cell] = -number if negative else number
-                else:
-                    # A whole number has a negative zero too.
-                    is_certain, double = _as_double(negative, number, digits, exponent - fraction, _POINT)
-                    if not is_certain:
-                        return False
-                    floats[cell] = double
-                    if kind == FLOAT and not _is_float(value[cell], double, exponent - fraction):
-                        return False
+            cell = column * rows + row
+            if not _put_field(data, begin, stop, cell, column, columns, value, floats, length, valid):
+                return False
+            if is_doubled:
+                value[cell] += WITH_DOUBLED
         if at >= end:
             return True
         at += 1
@@ -1070,6 +1110,328 @@ def parse_csv_lines(
             status[row] = PLAIN
         else:
             status[row] = NOT_PLAIN
+
+
+# --- Lines of logs
+
+
+@kernel()
+def _word_end(data: Any, at: Any, end: Any) -> Any:
+    """The place of the next space, or of the end."""
+    while at < end and data[at] != 0x20:
+        at += 1
+    return at
+
+
+@kernel()
+def _text_end(data: Any, at: Any, end: Any) -> Any:
+    """The place of the quote that ends the text which begins at `at`; a backslash takes the next sign with it."""
+    while at < end:
+        if end - at >= 8:
+            word = _word_at(data, at)
+            marks = _zeros_in(word ^ _QUOTES) | _zeros_in(word ^ _BACKSLASHES)
+            if marks == 0:
+                at += 8
+                continue
+            at += _first_marked(marks)
+        if data[at] == 0x22:
+            return at
+        at += 2 if data[at] == 0x5C else 1
+    return np.int64(_NO_PLACE)
+
+
+@kernel()
+def _log_time(data: Any, at: Any) -> Any:
+    """(whether the 26 bytes are a time as 10/Oct/2000:13:55:36 -0700, its µs since 1970)."""
+    month = np.int64(data[at + 3]) | np.int64(data[at + 4]) << 8 | np.int64(data[at + 5]) << 16
+    number = np.int64(0)
+    while number < 12 and _MONTHS[number] != month:
+        number += 1
+    day, hour, minute, second = (
+        _two_digits(data, at),
+        _two_digits(data, at + 12),
+        _two_digits(data, at + 15),
+        _two_digits(data, at + 18),
+    )
+    ahead_h, ahead_min = _two_digits(data, at + 22), _two_digits(data, at + 24)
+    century, year = _two_digits(data, at + 7), _two_digits(data, at + 9)
+    sign = data[at + 21]
+    if (
+        data[at + 2] != 0x2F
+        or data[at + 6] != 0x2F
+        or data[at + 11] != 0x3A
+        or data[at + 14] != 0x3A
+        or data[at + 17] != 0x3A
+        or data[at + 20] != 0x20
+        or (sign != 0x2B and sign != 0x2D)
+        or number == 12
+        or century + year >= 1000
+        or day > 31
+        or hour > 23
+        or minute > 59
+        or second > 59
+        or ahead_h > 17
+        or ahead_min > 59
+    ):
+        return False, np.int64(0)
+    days = _days_of(century * 100 + year, number + 1, day)
+    if days == _NO_DAY:
+        return False, np.int64(0)
+    ahead = (ahead_h * 60 + ahead_min) * 60
+    since = days * 86_400 + hour * 3600 + minute * 60 + second
+    return True, (since + (ahead if sign == 0x2D else -ahead)) * 1_000_000
+
+
+@kernel()
+def _log_fields(data: Any, at: Any, end: Any, is_combined: Any, begins: Any, stops: Any) -> Any:
+    """(whether a line has all fields of its format, its time in µs); their places, in which a null is empty."""
+    time = np.int64(0)
+    for field in range(LOG_FIELDS):
+        begins[field] = stops[field] = 0
+    for field in range(2):
+        stop = _word_end(data, at, end)
+        if stop in (at, end):
+            return False, time
+        begins[field], stops[field] = at, stop
+        at = stop + 1
+    stop = at
+    while stop + 1 < end and (data[stop] != 0x20 or data[stop + 1] != 0x5B):
+        stop += 1
+    if stop == at or end - stop < 30:
+        return False, time
+    begins[LOG_USER], stops[LOG_USER] = at, stop
+    at = stop + 2
+    is_time, time = _log_time(data, at)
+    if not is_time or data[at + 26] != 0x5D or data[at + 27] != 0x20:
+        return False, time
+    begins[LOG_TIME], stops[LOG_TIME] = at, at + 26
+    at += 28
+    if at >= end or data[at] != 0x22:
+        return False, time
+    stop = _text_end(data, at + 1, end)
+    if stop < 0 or end - stop < 5 or data[stop + 1] != 0x20:
+        return False, time
+    at += 1
+    begins[LOG_REQUEST], stops[LOG_REQUEST] = at, stop
+    _request_parts(data, at, stop, begins, stops)
+    at = stop + 2
+    stop = _word_end(data, at, end)
+    if stop in (at, end):
+        return False, time
+    begins[LOG_STATUS], stops[LOG_STATUS] = at, stop
+    at = stop + 1
+    stop = _word_end(data, at, end)
+    if stop == at:
+        return False, time
+    begins[LOG_BYTES], stops[LOG_BYTES] = at, stop
+    at = stop
+    if is_combined:
+        for field in range(LOG_REFERER, LOG_REFERER + 2):
+            if end - at < 3 or data[at] != 0x20 or data[at + 1] != 0x22:
+                return False, time
+            stop = _text_end(data, at + 2, end)
+            if stop < 0:
+                return False, time
+            begins[field], stops[field] = at + 2, stop
+            at = stop + 1
+    if at < end:
+        if data[at] != 0x20:
+            return False, time
+        begins[LOG_REST], stops[LOG_REST] = at + 1, end
+    for field in range(LOG_REST):
+        if stops[field] - begins[field] == 1 and data[begins[field]] == 0x2D and not (LOG_REQUEST < field < LOG_STATUS):
+            begins[field] = stops[field] = 0
+    return True, time
+
+
+@kernel()
+def _request_parts(data: Any, at: Any, end: Any, begins: Any, stops: Any) -> Any:
+    """The places of method, target and protocol, if a request has them."""
+    first = _word_end(data, at, end)
+    last = end - 1
+    while last > first and data[last] != 0x20:
+        last -= 1
+    if first == at or last - first < 2 or end - last < 6:
+        return
+    if _half_word_at(data, last + 1) != np.uint64(_HTTP) or data[last + 5] != 0x2F:
+        return
+    begins[LOG_REQUEST + 1], stops[LOG_REQUEST + 1] = at, first
+    begins[LOG_REQUEST + 2], stops[LOG_REQUEST + 2] = first + 1, last
+    begins[LOG_REQUEST + 3], stops[LOG_REQUEST + 3] = last + 1, end
+
+
+@kernel(_PARSE)
+def parse_web_log_lines(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    columns: Any,
+    is_combined: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+    status: Any,
+) -> None:
+    """Every line data[starts[i]:ends[i]] into cells of row i, and its `status`, as `parse_json_lines` does.
+
+    `is_combined` is one byte. A column's NAME_BEGIN is the number of its field, below 0 for none.
+    """
+    rows, count = starts.size, columns.shape[0]
+    places = np.zeros((2, LOG_FIELDS), np.int64)
+    begins, stops = places[0], places[1]
+    block, fields = _items(data), _items(columns)
+    numbers, doubles, sizes, marks = _items(value), _items(floats), _items(length), _items(valid)
+    has_agent = is_combined[0] != 0
+    for row in range(rows):
+        at, end = starts[row], ends[row]
+        if not _is_ascii(block, at, end) and not is_utf8(block, at, end):
+            status[row] = NOT_UTF8
+            continue
+        while end > at and block[end - 1] == 0x0D:
+            end -= 1
+        status[row] = NOT_PLAIN
+        if end - at > MOST_BYTES:
+            continue
+        is_whole, time = _log_fields(block, at, end, has_agent, begins, stops)
+        if not is_whole:
+            continue
+        is_plain = True
+        for column in range(count):
+            field = fields[column * FIELDS + NAME_BEGIN]
+            if field < 0 or begins[field] == stops[field]:
+                continue
+            cell = column * rows + row
+            kind = fields[column * FIELDS + KIND]
+            if field == LOG_TIME and kind in (TIME_IN_ZONE, TIME_OR_ZONE):
+                numbers[cell] = time
+                marks[cell] = 1
+            elif not _put_field(
+                block, begins[field], stops[field], cell, column, fields, numbers, doubles, sizes, marks
+            ):
+                is_plain = False
+                break
+        if is_plain:
+            status[row] = PLAIN
+
+
+@kernel()
+def _column_of(data: Any, at: Any, end: Any, expected: Any, count: Any, columns: Any, names: Any) -> Any:
+    """The column whose name the bytes are, or -1; most lines have their fields in one order."""
+    for other in range(count):
+        column = expected + other
+        if column >= count:
+            column -= count
+        if columns[column * FIELDS + NAME_LENGTH] == end - at:
+            begin = columns[column * FIELDS + NAME_BEGIN]
+            same = np.int64(0)
+            while at + same < end and data[at + same] == names[begin + same]:
+                same += 1
+            if at + same == end:
+                return column
+    return _NO_PLACE
+
+
+@kernel()
+def _parse_logfmt_line(
+    data: Any,
+    at: Any,
+    end: Any,
+    row: Any,
+    rows: Any,
+    count: Any,
+    columns: Any,
+    names: Any,
+    seen: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+) -> Any:
+    """Whether the line is plain; its cells are written, and may be when it is not. `seen`: as in `_parse_line`."""
+    while end > at and data[end - 1] <= 0x20:
+        end -= 1
+    if at == end or end - at > MOST_BYTES:
+        return False
+    expected = np.int64(0)
+    while at < end:
+        while data[at] <= 0x20:
+            at += 1
+        first = at
+        while at < end and data[at] > 0x20 and data[at] != 0x3D and data[at] != 0x22:
+            at += 1
+        if at == first or (at < end and data[at] == 0x22):
+            return False
+        column = _column_of(data, first, at, expected, count, columns, names)
+        if column >= 0:
+            if seen[column] == row or at == end or data[at] != 0x3D:
+                return False  # twice, or without a value
+            seen[column] = row
+            expected = column + 1
+        if at == end or data[at] != 0x3D:
+            continue
+        at += 1
+        escaped = False
+        begin = at
+        is_quoted = at < end and data[at] == 0x22
+        if is_quoted:
+            begin = at + 1
+            stop, escaped = _closing_quote(data, begin, end)
+            if stop < 0:
+                return False
+            at = stop + 1
+            if at < end and data[at] > 0x20:
+                return False
+        else:
+            while at < end and data[at] > 0x20:
+                if data[at] == 0x22:
+                    return False
+                at += 1
+            stop = at
+        if column < 0 or begin == stop:
+            continue
+        if not is_quoted and stop - begin == 4 and _half_word_at(data, begin) == np.uint64(_NULL):
+            continue
+        kind = columns[column * FIELDS + KIND]
+        if escaped and kind != TEXT:
+            return False
+        cell = column * rows + row
+        if not _put_field(data, begin, stop, cell, column, columns, value, floats, length, valid):
+            return False
+        if escaped:
+            length[cell] = -length[cell]
+    return True
+
+
+@kernel(_PARSE)
+def parse_logfmt_lines(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    columns: Any,
+    names: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+    status: Any,
+) -> None:
+    """Every line data[starts[i]:ends[i]] into cells of row i, and its `status`, as `parse_json_lines` does."""
+    rows, count = starts.size, columns.shape[0]
+    seen = np.full(count, -1, np.int64)
+    block, fields, letters = _items(data), _items(columns), _items(names)
+    numbers, doubles, sizes, marks, rows_of = _items(value), _items(floats), _items(length), _items(valid), _items(seen)
+    for row in range(rows):
+        at, end = starts[row], ends[row]
+        if not _is_ascii(block, at, end) and not is_utf8(block, at, end):
+            status[row] = NOT_UTF8
+        elif _parse_logfmt_line(
+            block, at, end, row, rows, count, fields, letters, rows_of, numbers, doubles, sizes, marks
+        ):
+            status[row] = PLAIN
+        else:
+            status[row] = NOT_PLAIN
+    seen[:] = 0  # keeps the array until here
 
 
 # --- Texts

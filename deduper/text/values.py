@@ -451,22 +451,25 @@ def date_text(days: int) -> str:
 
 
 def _days(sign: str, year: str, month: str | None, day: str | None) -> int | None:
-    years, months, days = int(year), int(month or 1), int(day or 1)
-    if sign == "-":
-        years = -years
-    is_leap = years % 4 == 0 and (years % 100 != 0 or years % 400 == 0)
-    if not 1 <= months <= 12 or not 1 <= days <= _DAYS_OF_MONTH[months - 1] + (is_leap and months == 2):
+    years = int(year)
+    return days_of(-years if sign == "-" else years, int(month or 1), int(day or 1))
+
+
+def days_of(year: int, month: int, day: int) -> int | None:
+    """Days since 1970-01-01; None of a day that the calendar lacks."""
+    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    if not 1 <= month <= 12 or not 1 <= day <= _DAYS_OF_MONTH[month - 1] + (is_leap and month == 2):
         return None
-    before = years - 1
+    before = year - 1
     return (
-        365 * years
+        365 * year
         + before // 4
         - before // 100
         + before // 400
         + 1
-        + _DAYS_BEFORE_MONTH[months - 1]
-        + (is_leap and months > 2)
-        + days
+        + _DAYS_BEFORE_MONTH[month - 1]
+        + (is_leap and month > 2)
+        + day
         - 1
         - _TO_1970
     )

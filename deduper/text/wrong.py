@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from deduper.columns import ColumnType
-from deduper.text import csv_exact, json_exact
+from deduper.text import csv_exact, json_exact, log_exact
 from deduper.text.format import Malformed, TextFormat
 from deduper.text.json_exact import PlaceReader, flat_reader
+from deduper.text.log_exact import log_reader
 from deduper.text.values import Reader, Token, field_reader, reader
 
 MASKED: Final = 32
@@ -63,7 +63,12 @@ class Explainer:
         self._tokens: dict[int, tuple[int, str]] = {}
         self._names = _Asked()
         self._csv: csv_exact.Layout | None = None
-        if text.delimiter is None:
+        self._of_log: dict[str, tuple[int, Callable[[int, str], Any]]] = {}
+        if text.log is not None:
+            for number, column in enumerate(text.columns):
+                read = log_reader(text.log, column.name, column.kind, text.zone)
+                self._of_log[column.name] = number, self._noting_text(number, read)
+        elif text.delimiter is None:
             for number, column in enumerate(text.columns):
                 noting = self._noting(number, reader(column.kind, text.zone))
                 whole = flat_reader(noting, is_binary=column.kind.name == "binary")
@@ -72,7 +77,10 @@ class Explainer:
                 self._names[column.name] = number, noting, whole
         else:
             self._csv = csv_exact.Layout(text)
-            self._fields = [self._field(number, column.kind) for number, column in enumerate(text.columns)]
+            self._fields = [
+                self._noting_text(number, field_reader(column.kind, text.zone))
+                for number, column in enumerate(text.columns)
+            ]
 
     def malformed(self, line: str) -> str | None:
         """The reason why a line is no record; None when it is one here."""
@@ -80,8 +88,8 @@ class Explainer:
             if self._csv is None:
                 self._values(line)
                 return self._wrongs()
-            fields, _ = csv_exact.fields_of(line, self._csv)
             self._wrong.clear()
+            fields, _ = csv_exact.fields_of(line, self._csv)
             for field, read in zip(fields, self._fields, strict=False):
                 if field:
                     read(Token.TEXT, field)
@@ -121,7 +129,7 @@ class Explainer:
         return self._tokens.get(number, (None, ""))
 
     def names(self, line: str) -> set[str]:
-        """The names of the fields of a JSON line, as far as it can be read."""
+        """The names of the fields of a line that has names, as far as it can be read."""
         with contextlib.suppress(Malformed):
             self._values(line)
         return set(self._names.asked)
@@ -138,7 +146,18 @@ class Explainer:
     def _values(self, line: str) -> list[Any]:
         self._wrong.clear()
         self._names.asked.clear()
+        if self._text.log is not None:
+            return self._values_of_log(line, self._text.log)
         return json_exact.values_of(line, self._names, len(self._text.columns))
+
+    def _values_of_log(self, line: str, form: str) -> list[Any]:
+        values: list[Any] = [None] * len(self._text.columns)
+        for name, text in log_exact.pairs_of(line, form):
+            self._names.asked.add(name)
+            number, read = self._of_log.get(name, (None, None))
+            if number is not None and read is not None:
+                values[number] = None if text is None else read(Token.TEXT, text)
+        return values
 
     def _wrongs(self) -> str | None:
         if not self._wrong:
@@ -175,8 +194,7 @@ class Explainer:
 
         return noting
 
-    def _field(self, number: int, kind: ColumnType) -> Callable[[int, str], Any]:
-        read = field_reader(kind, self._text.zone)
+    def _noting_text(self, number: int, read: Callable[[str], Any]) -> Callable[[int, str], Any]:
         return self._noting(number, lambda _, text: read(text))
 
 

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -72,7 +72,8 @@ class Judgement:
     """A window that was judged and staged, and whose counts agree.
 
     `seconds` are the driver's by step: `read`, `shards` and `write`. `task_seconds` are the work inside the tasks,
-    summed. `lateness` is that of all rows. `errors` are those of the error port if it is written.
+    summed. `lateness` is that of all rows; `behind` of them were expired already as the window began. `errors` are
+    those of the error port if it is written.
     """
 
     attempt: Attempt
@@ -84,6 +85,7 @@ class Judgement:
     seconds: dict[str, float] = field(default_factory=dict)
     task_seconds: dict[str, float] = field(default_factory=dict)
     lateness: SpanCounts = NO_SPANS
+    behind: int = 0
     errors: ErrorSummary = field(default_factory=lambda: merged(()))
 
     @cached_property
@@ -241,6 +243,7 @@ class WindowJudge:
             errors=merged(writer.errors for writer in writers),
             seconds=phases.seconds,
             lateness=sum((reader.lateness for reader in readers), NO_SPANS),
+            behind=sum(reader.behind for reader in readers),
             task_seconds=summed(
                 [
                     *(reader.seconds for reader in readers),
@@ -292,7 +295,7 @@ class WindowJudge:
             epoch=attempt.epoch,
             attempt=attempt.attempt,
             rules=policy.judge_rules(config, state, wall_us),
-            tables=self._tables,
+            tables=replace(self._tables, layout=policy.table_layout(config, state)),
             places=None if categories is None else categories.places,
             category_ids=() if categories is None else categories.ids,
             sample_bits=sample_bits(config),
@@ -339,6 +342,7 @@ class WindowJudge:
             keep_first_seen=config.store.first_seen,
             expiry_type=expiry_type(config.expiry_key_scale),
             expiry_scale=None if config.expiry.by in ("never", "category") else config.expiry_key_scale.scale,
+            has_fingerprint=config.has_fingerprint,
             details=self._details,
         )
 

@@ -18,6 +18,8 @@ from deduper.errors import UsageError
 COMPLETE, SEED, SEED_OPEN = "complete_since", "seed", "seed_open"
 """Names in the `extra` of a commit: the mark, what a seed has judged, and whether a seed is not over."""
 
+REPLAY = "replay"
+"""In the `extra` of a commit of a replay: its `plan`, and how many parts `of` all are `done`."""
 OUTPUTS = "outputs "
 """The beginning of the name of a seed's input that is what a unique port has written."""
 OUTPUTS_THROUGH = "outputs_through"
@@ -39,16 +41,26 @@ def complete_since(state: LogState) -> CompleteSince | None:
     return CompleteSince.from_wire(state.extra.get(COMPLETE))
 
 
-def require_no_open_seed(log: CommitLog) -> None:
-    """Refuse a start on a store whose seed is not over: after a window of the job the rest could not be seeded.
+def require_none_open(log: CommitLog) -> None:
+    """Refuse a start on a store whose seed or replay is not over: after a window of the job the rest would come late.
 
     Raises:
-        UsageError: a seed of this store was begun and is not over.
+        UsageError: a seed or a replay of this store was begun and is not over.
     """
+    if replay_is_open(log.state):
+        raise UsageError(
+            f"{log.root}: a replay into this store is not over: repeat `deduper replay`, or begin with a new store"
+        )
     if log.state.extra.get(SEED_OPEN):
         raise UsageError(
             f"{log.root}: a seed of this store is not over: repeat `deduper seed`, or begin with a new store"
         )
+
+
+def replay_is_open(state: LogState) -> bool:
+    """Whether a replay was begun, and has parts that are not judged."""
+    replay = state.extra.get(REPLAY)
+    return replay is not None and replay["done"] < replay["of"]
 
 
 def is_complete(config: Config, state: LogState) -> bool:

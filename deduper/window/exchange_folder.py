@@ -117,13 +117,12 @@ class ExchangeFolders:
 
 
 @contextlib.contextmanager
-def query_folder(memory_dir: str, disk_dir: str, store_id: str) -> Iterator[Path]:
-    """A folder for the checkpoint of this process's query, in memory if that can be had; removed at the end."""
-    memory, disk = homes(memory_dir, disk_dir)
-    try:
-        folder, lock = _made(memory, f"{store_id}-query-")
-    except OSError:
-        folder, lock = _made(disk, f"{store_id}-query-")
+def query_folder(disk_dir: str, store_id: str) -> Iterator[Path]:
+    """A folder for the checkpoint of this process's query; removed at the end.
+
+    On the disk: Spark does not sync it, and ends a query whose checkpoint has no room. Memory may be full of tables.
+    """
+    folder, lock = _made(Path(disk_dir, _NAME), f"{store_id}-query-")
     try:
         yield folder
     finally:

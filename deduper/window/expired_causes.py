@@ -16,10 +16,22 @@ _LITTLE = 3
 """Half of the rows below so many periods: the period is short. Beyond, they are of another time."""
 
 
-def expired_cause(lateness: SpanCounts, period_us: int, ahead_s: float, *, is_of_files: bool) -> str | None:
+_WRONG_ORDER = {
+    True: "files with later times were judged before these: `deduper replay CONFIG` judges the source in the order of "
+    "time, with a new store and new outputs",
+    False: "these records were read behind later ones: a partition is far behind the others, or old records were sent "
+    "again",
+}
+"""By whether the source is one of files."""
+
+
+def expired_cause(
+    lateness: SpanCounts, period_us: int, ahead_s: float, *, behind: int, is_of_files: bool
+) -> str | None:
     """In words; None if no row of a window was later than the period.
 
-    `lateness` is that of all rows by event time. `ahead_s`: of the latest point, over the wall clock.
+    `lateness` is that of all rows by event time; `behind` of them were expired already as the window began. `ahead_s`:
+    of the latest point, over the wall clock.
     """
     period_s = period_us / 1e6
     bounds = lateness.cumulative()
@@ -32,15 +44,13 @@ def expired_cause(lateness: SpanCounts, period_us: int, ahead_s: float, *, is_of
             f"the latest point is {span(ahead_s)} ahead of this machine's clock, so a record with a time in the future "
             "has made others expired: lower `expiry.max_ahead_of_now`, and correct the producer's clock"
         )
+    if 2 * behind >= rows:
+        return _WRONG_ORDER[is_of_files]
     ends = [end for end, _ in late]
     below = accumulate(count for _, count in late)
     end = next(end for end, upto in zip(ends, below, strict=True) if 2 * upto >= rows)
     if end <= _LITTLE * period_s:
         by = f"half of them are late by {format_duration(round(end * 1e6))} at most"
         return f"{by}: the period of {format_duration(period_us)} is short for this source"
-    if is_of_files:
-        return (
-            "files with later times were judged before these: files are judged by their modification time, so give the "
-            "oldest data the oldest one (`touch` in order of the data), or begin with a longer `expiry.period`"
-        )
-    return "old records were sent again, or a partition is far behind the others"
+    where = "files" if is_of_files else "partitions"
+    return f"old records stand among newer ones in the same {where}: sort them by time, or begin with a longer period"

@@ -30,7 +30,7 @@ from deduper.core.statistics import Statistics
 from deduper.core.verdict import expiry_point, first_live_bucket
 from deduper.spark_promises import store_settings
 
-CATEGORIES, STATISTICS = "categories", "statistics"
+CATEGORIES, STATISTICS, FINGERPRINT = "categories", "statistics", "fingerprint"
 DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
 _DEAD_SHARE = 32
@@ -101,6 +101,7 @@ def settings_hash(config: Config) -> str:
     judged_by = {
         **fixed_settings(config),
         "expiry": config.expiry.model_dump(mode="json"),
+        "fingerprint": [config.payload_identity, config.on_conflict] if config.has_fingerprint else None,
         **config.source.reading,
     }
     text = json.dumps(judged_by, sort_keys=True, separators=(",", ":"))
@@ -120,6 +121,8 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
         latest=processing_point(state, wall_us) if config.expiry.by == "processing_time" else state.latest_point,
         is_time=config.expiry_key_scale.is_time,
         takes_later=config.is_of_outputs,
+        has_fingerprint=config.has_fingerprint,
+        refuses_conflicts=config.refuses_conflicts,
     )
 
 
@@ -160,15 +163,37 @@ def clock_rules(config: Config, state: LogState, wall_us: int) -> ClockRules | N
     )
 
 
-def table_layout(config: Config) -> TableLayout:
-    """The columns of the resident tables."""
+def table_layout(config: Config, state: LogState | None = None) -> TableLayout:
+    """The columns of the resident tables of the window after `state`; without one, those of a new store."""
     all_live = config.lookup == "all_live"
     return TableLayout(
         has_expiry=config.period_steps is not None and (all_live or config.store.first_seen),
         float_expiry=config.expiry_key_scale.is_float,
         has_origin=config.store.first_seen,
         one_table=all_live,
+        fingerprints_since=fingerprints_since(config, LogState() if state is None else state),
     )
+
+
+def fingerprints_since(config: Config, state: LogState) -> int | None:
+    """Fingerprints of entries from this window on are comparable with those of the window after `state`.
+
+    It is that window if the store has none yet, or of other columns. None: payloads are not compared.
+    """
+    if not config.has_fingerprint:
+        return None
+    stored = state.extra.get(FINGERPRINT)
+    if stored is None or list(stored[:2]) != [1, config.payload_identity]:
+        return state.next_window
+    return int(stored[2])
+
+
+def fingerprint_after(config: Config, state: LogState) -> dict[str, Any]:
+    """What the commit after `state` notes of fingerprints; while they are off, the newest note stays."""
+    since, stored = fingerprints_since(config, state), state.extra.get(FINGERPRINT)
+    if since is not None:
+        return {FINGERPRINT: [1, config.payload_identity, since, config.on_conflict]}
+    return {} if stored is None else {FINGERPRINT: [*stored[:3], None]}
 
 
 def category_state(state: LogState) -> CategoryState:

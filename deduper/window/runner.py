@@ -294,7 +294,9 @@ class WindowRunner:
             return None
         ahead_s = (record.latest_point - record.wall_us) / 1e6
         is_of_files = isinstance(self._config.source, FilesSource)
-        return expired_cause(judgement.lateness, expiry.period, ahead_s, is_of_files=is_of_files)
+        return expired_cause(
+            judgement.lateness, expiry.period, ahead_s, behind=judgement.behind, is_of_files=is_of_files
+        )
 
     def _write_profile(self) -> None:
         self._log.check_owner()
@@ -393,6 +395,7 @@ class WindowRunner:
         if judgement.categories is not None:
             extra[policy.CATEGORIES] = judgement.categories.after.to_wire()
         extra |= _statistics(judgement, state, wall_us)
+        extra |= policy.fingerprint_after(self._config, state)
         extra |= complete_after(self._config, state, latest, is_seed=SEED in extra)
         if self._config.function_ports:
             extra[COUNTS] = judgement.counts

@@ -19,7 +19,7 @@ _CACHE_SHARE = 2
 
 
 def table_room(config: Config) -> TableRoom:
-    """The settings of tables, for any host."""
+    """The settings of tables, for any host. The layout is that of a new store: a window's task has its own."""
     store = config.store
     return TableRoom(
         folder=None if store.tables == "auto" else str(store.tables),

@@ -1,4 +1,4 @@
-"""What a line of JSON or CSV costs to become Arrow columns: `deduper.text.block` beside pyarrow's readers, on one core.
+"""What a line of JSON, of CSV or of a log costs to become Arrow columns: `text.block` beside pyarrow, on one core.
 
     nice -n 19 python -m tests.bench.bench_text [--blocks 25]
 
@@ -24,6 +24,7 @@ from pyarrow import json as arrow_json
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
+from deduper.log_formats import LOGS
 from deduper.text import block
 from deduper.text.format import TextFormat
 
@@ -37,13 +38,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=25)
     blocks = parser.parse_args().blocks
-    block.warm(None)
-    block.warm(",")
+    for form in ("json", "csv"):
+        block.warm(form)
     print(
         f"seed {SEED}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, pyarrow {pa.__version__}"
     )
     print("CPU ns a line: median (least)")
-    for name, columns, line in (*_WORKLOADS, *_CSV_WORKLOADS):
+    for name, columns, line in (*_WORKLOADS, *_CSV_WORKLOADS, *_LOG_WORKLOADS):
         rng = random.Random(SEED)
         lines = []
         size = 0
@@ -147,10 +148,33 @@ _CSV_WORKLOADS: tuple[tuple[str, str, Callable[[random.Random], bytes]], ...] = 
 )
 
 
+def _access(rng: random.Random) -> bytes:
+    second, host = rng.randrange(86_400), ".".join(str(rng.randrange(256)) for _ in range(4))
+    at = f"06/Jan/2024:{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02} +0000"
+    target = f"/articles/{rng.randrange(10**6)}?page={rng.randrange(10)}"
+    agent = "Mozilla/5.0 (X11; Linux x86_64; rv:136.0) Gecko/20100101 Firefox/136.0"
+    size, referer = rng.randrange(10**5), '"https://example.org/articles"'
+    return f'{host} - - [{at}] "GET {target} HTTP/1.1" 200 {size} {referer} "{agent}"'.encode()
+
+
+def _pairs(rng: random.Random) -> bytes:
+    second, user, text = rng.randrange(86_400), rng.randrange(10**9), _text(rng, 40).decode()
+    at = f"2024-01-06T{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.123Z"
+    return f'ts={at} level=info user=u{user} id={rng.randrange(10**12)} page="/a b/{text}" status=200'.encode()
+
+
+_LOG_WORKLOADS: tuple[tuple[str, str, Callable[[random.Random], bytes]], ...] = (
+    ("combined_log: requests", "time timestamp, host string, request string, status int, bytes bigint", _access),
+    ("combined_log: all", "time timestamp, host string, target string, agent string, referer string", _access),
+    ("logfmt: events", "user string, id bigint, ts timestamp, page string, status int", _pairs),
+)
+
+
 def _run(name: str, ddl: str, data: bytes, rows: int, blocks: int) -> None:
     columns = tuple(map(DeclaredColumn.of, parse_columns(ddl)))
-    is_csv = name.startswith("CSV")
-    text = TextFormat(columns, "UTC", "," if is_csv else None)
+    form = name.partition(":")[0].lower() if ":" in name else "json"
+    is_csv = form == "csv"
+    text = TextFormat.of(form, columns, "UTC")
     starts, ends, _ = block.lines(data)
     wanted = range(len(columns))
     schema = pa.schema([(column.name, column.arrow) for column in columns])
@@ -166,7 +190,7 @@ def _run(name: str, ddl: str, data: bytes, rows: int, blocks: int) -> None:
         options = arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=schema.names)
         types = arrow_csv.ConvertOptions(column_types=schema)
         contenders["pyarrow"] = lambda: arrow_csv.read_csv(pa.BufferReader(data), options, convert_options=types)
-    if name in _NOT_FOR_PYARROW:
+    if name in _NOT_FOR_PYARROW or form in LOGS:
         del contenders["pyarrow"]
     print(f"{name}: {len(data) / rows:.0f} bytes a line")
     for contender, times in _times(contenders, blocks):

@@ -25,7 +25,7 @@ def main() -> None:
     from deduper.tasks.worker_daemon import load
 
     load()
-    JobKernels(False, False, False, True, True, (None,), True).load()
+    JobKernels(False, False, False, True, True, ("json",), True).load()
 
     loaded = time.perf_counter() - began
     reading, writing = os.pipe()

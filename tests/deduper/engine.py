@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class Shape:
     arrow_rows: int = 1000
     seed: int = 0
     keep_first_seen: bool = True
+    conflicts: Literal["unseen", "duplicate", "error"] = "unseen"
     secure: bool = False
 
 
@@ -54,7 +55,7 @@ class DictMemory:
 
     def __init__(self, one_table: bool) -> None:
         self._one_table = one_table
-        self._entries: list[dict[tuple[int, int, int], tuple[Any, int, int]]] = []
+        self._entries: list[dict[tuple[int, int, int], tuple[Any, int, int, int]]] = []
 
     def find(self, shard: int) -> Callable[[int, Any], Any]:
         entries = self._entries[shard] if shard < len(self._entries) else {}
@@ -62,12 +63,13 @@ class DictMemory:
         def look_up(bucket: int, digests: Any) -> Matches:
             assert all(tuple(a) < tuple(b) for a, b in zip(digests[:-1].tolist(), digests[1:].tolist(), strict=True))
             hits = [entries.get((bucket, hi, lo)) for hi, lo in digests.tolist()]
-            plain = [hit or (None, 0, 0) for hit in hits]
+            plain = [hit or (None, 0, 0, 0) for hit in hits]
             return Matches(
                 np.array([hit is not None for hit in hits], np.bool_),
-                np.array([expiry or 0 for expiry, _, _ in plain]),
-                np.array([origin for _, origin, _ in plain], np.int64),
-                np.array([window for _, _, window in plain], np.uint32),
+                np.array([expiry or 0 for expiry, *_ in plain]),
+                np.array([origin for _, origin, _, _ in plain], np.int64),
+                np.array([window for _, _, window, _ in plain], np.uint32),
+                np.array([fingerprint for *_, fingerprint in plain], np.uint64),
             )
 
         return look_up
@@ -80,12 +82,12 @@ class DictMemory:
         for known, new in zip(self._entries, entries, strict=True):
             if new is not None:
                 self._add(known, new, window)
-            for memory, (expiry, _, _) in list(known.items()):
+            for memory, (expiry, *_) in list(known.items()):
                 is_dead = point is not None and expiry is not None and expiry <= point
                 if is_dead if self._one_table else live_from_bucket is not None and memory[0] < live_from_bucket:
                     del known[memory]
 
-    def _add(self, known: dict[tuple[int, int, int], tuple[Any, int, int]], new: Entries, window: int) -> None:
+    def _add(self, known: dict[tuple[int, int, int], tuple[Any, int, int, int]], new: Entries, window: int) -> None:
         buckets = np.repeat(new.bucket_keys, np.diff(new.bucket_starts)).tolist()
         pairs = new.digests.tolist()
         triples = list(zip(buckets, *zip(*pairs, strict=True), strict=True))
@@ -97,7 +99,8 @@ class DictMemory:
             if memory in known:
                 assert self._one_table, "a bucket remembers a key once"
                 assert expiry > known[memory][0], "a renewed key is a later one"
-            known[memory] = (expiry, origin, window)
+            fingerprint = 0 if new.fingerprint is None else int(new.fingerprint[index])
+            known[memory] = (expiry, origin, window, fingerprint)
 
 
 class Engine:
@@ -129,6 +132,8 @@ class Engine:
             buckets=BUCKETS,
             keep_first_seen=self.shape.keep_first_seen,
             latest=None,
+            has_fingerprint=self.shape.conflicts != "unseen",
+            refuses_conflicts=self.shape.conflicts == "error",
         )
 
     def judge(self, partitions: list[list[Row]], now_us: int) -> list[list[Answer]]:
@@ -140,6 +145,7 @@ class Engine:
         )
         admission = np.array([self._parsed(row) for row in rows], np.uint8)
         digests = np.array([self._digest(row) for row in rows], np.uint64).reshape(-1, 2)
+        fingerprints = np.array([1 + (row.payload or 0) for row in rows], np.uint64)
         number = np.float64 if self.floats else np.int64
         has_clock = s.by in ("event_time", "ordered")
         expiry = np.array([row.expiry if has_clock and row.expiry is not None else 0 for row in rows], number)
@@ -174,6 +180,7 @@ class Engine:
                 latest_before=part(latest_before),
                 has_latest=part(has_latest),
                 category=part(category),
+                fingerprint=fingerprints[index] if rules.has_fingerprint else None,
             )
             outcome = judge_shard(shard_rows, rules, self.window, find(shard))
             self.outcomes.append(outcome)
@@ -245,15 +252,15 @@ class Engine:
         answers: list[Answer] = []
         for index, verdict in enumerate(outcome.verdict.tolist()):
             first = None
-            if verdict == TupleVerdict.DUPLICATE:
-                reason = DUPLICATE_REASONS[int(outcome.same_window[index])]
+            reason = Admission(int(outcome.admission[index])).reason
+            if verdict == TupleVerdict.DUPLICATE or reason == Admission.CONFLICT_REFUSED.reason:
+                if verdict == TupleVerdict.DUPLICATE:
+                    reason = DUPLICATE_REASONS[int(outcome.copies[index])]
                 if outcome.first_window[index] >= 0:
                     origin = int(outcome.first_origin[index])
                     expiry = outcome.first_expiry[index].item()
                     position = origin & (1 << POSITION_BITS) - 1
                     first = int(outcome.first_window[index]), origin >> POSITION_BITS, position, expiry
-            else:
-                reason = Admission(int(outcome.admission[index])).reason
             answers.append((TupleVerdict(verdict).port, reason, first))
         return answers
 

@@ -152,11 +152,14 @@ class Trial:
                 expiry |= {"field": "e", "lookup": s.lookup, "clock": s.clock}
                 expiry["max_ahead_of_now"] = "off" if s.ahead is None else f"{s.ahead}us"
                 expiry["max_jump"] = "off" if s.jump is None else f"{s.jump}us"
+        if s.on_conflict is not None:
+            columns += ", p long"
         sections = {
             "name": "small",
             "source": {"format": "files", "path": "in", "file_format": "json", "schema": columns},
             "key": "k",
             "null_keys": s.null_keys,
+            **({} if s.on_conflict is None else {"fingerprint": {"columns": ["p"]}, "on_conflict": s.on_conflict}),
             "expiry": expiry,
             "store": {"url": f"{self.backend}:state", "shards": self.shards, "first_seen": self.first_seen},
             "sinks": {
@@ -349,7 +352,7 @@ def said(task: JudgeTask, shard: int) -> list[Said]:
         first_copies = {}
         if firsts is not None:
             columns = [column.to_pylist() for column in firsts.get_batch(reader).columns]
-            first_copies = {row: named for row, *named in zip(*columns, strict=True)}
+            first_copies = {row: named[:3] for row, *named in zip(*columns, strict=True)}
         order = (
             exchange.mapped(exchange.keys_file(task.directory, name))
             .get_batch(shard)
@@ -529,6 +532,8 @@ class SmallJobs:
             columns["_expiry"] = pa.array([0] * len(rows), pa.int64())
         else:
             columns["_expiry"] = pa.array(expiry, kind)
+        if config.has_fingerprint:
+            columns["_fingerprint"] = pa.array([1 + row.payload for row in rows], pa.uint64())
         raw = [None if at == Admission.ADMITTED else repr(row) for row, at in zip(rows, admission, strict=True)]
         columns["_raw"] = pa.array(raw, pa.string())
         if self._world.trial.ports:
@@ -536,6 +541,10 @@ class SmallJobs:
             if config.expiry_column is not None:
                 field = columns["_category" if config.expiry.by == "category" else "_expiry"]
                 columns["_1"] = field.cast(pa.timestamp("us", "UTC")) if config.expiry.by == "event_time" else field
+            if config.has_fingerprint:
+                columns[f"_{len(config.source.parsed_columns) - 1}"] = pa.array(
+                    [row.payload for row in rows], pa.int64()
+                )
         return pa.RecordBatch.from_pydict(columns)
 
     def _parsed(self, row: Row) -> Admission:

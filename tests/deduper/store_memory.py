@@ -39,6 +39,7 @@ class StoreMemory:
             float_expiry=rules.float_domain and rules.keeps_expiry,
             has_origin=rules.keep_first_seen,
             one_table=rules.lookup_all_live,
+            fingerprints_since=0 if rules.has_fingerprint else None,
         )
         self._draw = random.Random(seed)
         self._live: dict[int, tuple[PieceRef, ...]] = {}

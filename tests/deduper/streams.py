@@ -68,6 +68,17 @@ def random_stream(mode: str, seed: int) -> Stream:
     return Stream(settings, floats, types, windows)
 
 
+def with_payloads(stream: Stream, seed: int, share: float, on_conflict: str) -> Stream:
+    """The same stream with payloads that are compared; so many of all rows have another one than most."""
+    draw = random.Random(f"payloads {seed}")
+
+    def payload(row: Row) -> Row:
+        return replace(row, payload=draw.randint(1, 3) if draw.random() < share else 0)
+
+    windows = [replace(one, partitions=[list(map(payload, part)) for part in one.partitions]) for one in stream.windows]
+    return replace(stream, settings=replace(stream.settings, on_conflict=on_conflict), windows=windows)
+
+
 def random_shape(seed: int) -> Shape:
     """A way to run it that must not matter."""
     draw = random.Random(seed)

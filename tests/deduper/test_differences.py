@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +13,8 @@ import pytest
 
 from bucket_store.log.sources_archive import SourcesReader
 from deduper.errors import IntegrityError, UsageError
-from deduper.testing import Difference, differences
+from deduper.query.rules import Never
+from deduper.testing import Difference, differences, verdicts
 from tests.deduper.whole_job import KINDS, Kind, WholeJob, source_name
 
 pytestmark = pytest.mark.slow
@@ -289,3 +291,25 @@ def test_every_row_that_is_not_as_it_was_is_found(
     found = differences(job.config_file)
     assert any(damage.says in str(one) for one in found), [str(one) for one in found]
     assert len(found) < 25
+
+
+def test_verdicts_compare_payloads() -> None:
+    """As a job does: objects by their fields, absent as null, all but what is left out; conflicts may be errors."""
+    one = {"id": 1, "o": {"a": 1.0, "b": None}, "l": [1, {"x": math.nan}], "sent": 1}
+    rows = [
+        one,
+        {"l": [1, {"x": math.nan, "y": None}], "o": {"a": 1}, "id": 1, "sent": 2},
+        {**one, "l": [1, {"x": 2.0}]},
+        {**one, "o": None},
+    ]
+    rules: dict[str, Any] = {"key": "id", "expiry": Never()}
+
+    def reasons(**payload: Any) -> list[str]:
+        return [f"{each.port}: {each.reason}" for each in verdicts([rows], **rules, **payload)[0][1:]]
+
+    same, other = "duplicate: same_window", "duplicate: conflict_in_window"
+    assert reasons() == [same, same, same]
+    assert reasons(fingerprint="all") == [other, other, other]
+    assert reasons(fingerprint={"except": ["sent"]}) == [same, other, other]
+    assert reasons(fingerprint={"columns": ["o.a"]}) == [same, same, other]
+    assert reasons(fingerprint={"columns": ["l"]}, on_conflict="error") == [same, "error: conflict_refused", same]

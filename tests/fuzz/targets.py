@@ -56,9 +56,9 @@ from deduper.errors import UsageError
 from deduper.kafka import offsets
 from deduper.ranges.aggregate import aggregates
 from deduper.table.index import bloom_filter
-from deduper.text import block, csv_exact, json_exact, kernels, values
+from deduper.text import block, csv_exact, json_exact, kernels, log_exact, values
 from deduper.text.format import TextFormat
-from tests.deduper.text import csv_lines, differential, json_lines
+from tests.deduper.text import csv_lines, differential, json_lines, log_lines
 from tests.fuzz import shapes
 
 LOG_FILES = Path(__file__).parent.parent / "data" / "log_v1"
@@ -721,6 +721,9 @@ _JSON_LINES = json_lines.text_format(", ".join(f"c{at} {kind}" for at, kind in e
 
 
 _CSV_LINES = replace(_JSON_LINES, delimiter=",")
+_WEB_LINES = log_lines.log_format("combined_log", log_lines.MORE)
+_SCALARS = tuple(column for column in _JSON_LINES.columns if column.kind.is_scalar)
+_LOGFMT_LINES = replace(_JSON_LINES, columns=_SCALARS, log="logfmt")
 
 
 def _run_lines(text: TextFormat, data: bytes) -> None:
@@ -801,5 +804,15 @@ TARGETS: dict[str, Target] = {
         (kernels, csv_exact, block, values),
         partial(_run_lines, _CSV_LINES),
         partial(_seeds_lines, csv_lines, _CSV_LINES),
+    ),
+    "web_log_lines": Target(
+        (kernels, log_exact, block, values),
+        partial(_run_lines, _WEB_LINES),
+        partial(_seeds_lines, log_lines, _WEB_LINES),
+    ),
+    "logfmt_lines": Target(
+        (kernels, log_exact, block, values),
+        partial(_run_lines, _LOGFMT_LINES),
+        partial(_seeds_lines, log_lines, _LOGFMT_LINES),
     ),
 }

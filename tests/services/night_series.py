@@ -25,6 +25,7 @@ GIB = 2.0**30
 REASONS = {
     "earlier_window": "duplicate",
     "same_window": "duplicate",
+    "conflict": "duplicate",
     "older_than_period": "expired",
     "malformed": "error",
     "ahead_of_now": "error",

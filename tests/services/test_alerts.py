@@ -242,7 +242,18 @@ def fewer(share: float) -> Callable[[dict[str, float]], None]:
     return change
 
 
+def conflicting(share: float) -> Callable[[dict[str, float]], None]:
+    """So many records come under known keys with another payload."""
+
+    def change(records: dict[str, float]) -> None:
+        records["conflict"] = round(records["unique"] * share)
+
+    return change
+
+
 STREAMS = {
+    # A counter began again; more retries are none.
+    "DeduperConflicts": Stream(conflicting(0.001), retries(0.01)),
     # A producer sends 60 % again; 30 % is not three times as much.
     "DeduperManyDuplicates": Stream(retries(0.6), retries(0.2), begin=DAY + 120, end=DAY + 240),
     # A key column gets a new value each time: almost no copy is found any more.

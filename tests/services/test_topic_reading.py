@@ -216,6 +216,22 @@ def test_both_ways_give_the_same(
 
 
 @pytest.mark.night
+def test_values_that_are_lines_of_logs(broker: Broker, new_topic: Topics, tmp_path: Path) -> None:
+    """Of logfmt; columns come from the rest of the record too, and a value that is none is an error with its text."""
+    topic = new_topic("logs", partitions=1)
+    values = [b"k=a t=1 at=2025-03-01T00:00:00Z msg=x", b't=2 k="b c"', b'k="', b"k=\xff", None]
+    send(broker.plain(), topic, [Record(value, b"u", (), 1_740_787_200_000, 0) for value in values])
+    source = {"value": {"format": "logfmt", "schema": _SCHEMA}}
+    job = job_of(broker, tmp_path / "job", topic, _FILES, source=source, key=["k", "user"], expiry={"by": "never"})
+    found = read_by_us(job, ranges_of(broker, topic))
+    assert [Admission(one[ADMISSION]) for one in found] == [
+        *(Admission.ADMITTED, Admission.ADMITTED, Admission.MALFORMED, Admission.INVALID_UTF8, Admission.TOMBSTONE)
+    ]
+    assert [(one[layout.parsed(0)], one[layout.parsed(1)]) for one in found[:2]] == [("a", 1), ("b c", 2)]
+    assert found[2][RAW] == 'k="'
+
+
+@pytest.mark.night
 @pytest.mark.parametrize("value", ["json", "csv", "text"])
 def test_a_record_without_value_is_judged_by_the_rest_of_it(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, value: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from datetime import date
@@ -83,12 +84,26 @@ def test_a_value_that_is_not_of_its_type(new_job: Callable[..., Job], kind: str)
 
 
 def test_files_beside_folders(new_job: Callable[..., Job]) -> None:
-    """A column of a file that no folder gives is that of the file; a folder of an undeclared name gives nothing."""
-    job = new_job(source={"file_format": "json", "schema": "k string, n int"}, expiry=_NEVER)
+    """A column of a file that no folder gives is that of the file; a folder of an undeclared name gives nothing.
+
+    The file's name gives a column too, and a file that is cut off its whole lines and an error.
+    """
+    pattern = r"(?P<of>\w+)\.json.*"
+    job = new_job(
+        source={"file_format": "json", "schema": "k string, n int, of string", "name_pattern": pattern}, expiry=_NEVER
+    )
     for folder in (".", "n=1/x=y", "n=2/x=z"):
         add(job, folder, [{"k": folder, "n": 7}])
+    lines = "".join(json.dumps({"k": str(number), "n": 7}) + "\n" for number in range(3))
+    (job.directory / "in/cut.json.gz").write_bytes(gzip.compress(lines.encode())[:-8])
     job.run()
-    assert seen(job, "unique", "k", "n") == [(".", 7), ("n=1/x=y", 1), ("n=2/x=z", 2)]
+    whole = [(str(number), 7, "cut") for number in range(3)]
+    assert seen(job, "unique", "k", "n", "of") == sorted(
+        [*whole, (".", 7, "a"), ("n=1/x=y", 1, "a"), ("n=2/x=z", 2, "a")]
+    )
+    (error,) = job.rows("error")
+    assert error["_dedup"]["reason"] == "file_unreadable"
+    assert "cut off behind line 3" in error["_dedup"]["raw"]
 
 
 _PLAIN = {

@@ -12,6 +12,7 @@ import shutil
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from deduper.config.query import QuerySource, column_of, described, query_config
 from deduper.errors import NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import dedup as query_dedup
 from deduper.testing import Oracle, differences
+from deduper.window.policy import FINGERPRINT
 from tests import tiers
 from tests.deduper.engine import comparable
 from tests.deduper.streams import Stream, random_stream
@@ -561,6 +563,34 @@ def test_rows_may_name_their_places(asked: list[str] | None, own: SparkSession, 
         "c": ("clicks-4", 5),
         "d": ("rows, partition 0", 3),
     }
+
+
+def test_conflicts_of_a_query(own: SparkSession, tmp_path: Path) -> None:
+    """Payloads of DataFrames: nested columns, places by columns, errors; rows are named as in a job."""
+    taken = Taken()
+    kind = "k string, at timestamp, o struct<a: int, l: array<string>>, m map<string, double>, part string, n bigint"
+    one = ("x", datetime(2026, 5, 1, tzinfo=UTC), (1, ["p", None]), {"a": 1.0, "b": 0.0})
+    same = ("x", datetime(2026, 5, 2, tzinfo=UTC), (1, ["p", None]), {"b": -0.0, "a": 1.0})
+    other = ("x", datetime(2026, 5, 1, tzinfo=UTC), (1, ["p"]), {"a": 1.0, "b": 0.0})
+    rules = {"fingerprint": {"except": ["at"]}, "on_conflict": "error", "place": ["part", "n"]}
+    with a_deduper(tmp_path, **rules) as dedup:
+        write = dedup.into(**taken.ports())
+        as_query(own, "q")
+        for number, rows in enumerate(([one], [same, other])):
+            placed = [(*row, "p", 10 * number + at) for at, row in enumerate(rows)]
+            write(own.createDataFrame(placed, kind).coalesce(1), number)
+    assert [len(taken.rows(port)) for port in PORTS] == [1, 1, 0, 1]
+    (copy,), (conflict,) = taken.rows("duplicate"), taken.rows("error")
+    assert (copy["_dedup"]["reason"], copy["_dedup"]["fingerprint"]) == ("earlier_window", None)
+    assert conflict["_dedup"]["reason"] == "conflict_refused"
+    assert conflict["_dedup"]["position"] == 11
+    assert conflict["_dedup"]["first_seen"]["source"] == "p"
+    assert len({conflict["_dedup"]["fingerprint"], conflict["_dedup"]["first_fingerprint"]}) == 2
+    assert "fingerprint" not in taken.rows("unique")[0]["_dedup"]
+    stored = open_store(f"file:{tmp_path}/state")
+    assert stored.config is not None
+    assert [leaf.name for leaf in stored.config.payload or ()] == ["o.a", "o.l", "m"]
+    assert stored.log.state.extra[FINGERPRINT][1] == stored.config.payload_identity
 
 
 def test_one_source_in_two_partitions_has_two_names(own: SparkSession, tmp_path: Path) -> None:

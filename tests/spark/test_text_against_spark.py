@@ -24,7 +24,7 @@ from deduper.columns import Column, ColumnType, backticked
 from deduper.config.files import FilesSource
 from deduper.core.digests import key_type
 from deduper.spark_promises import TIME_ZONE
-from deduper.tasks.readers.partition_folders import NoValue, folder_value
+from deduper.tasks.readers.path_columns import NoValue, path_value
 from deduper.text import block, csv_exact, json_exact
 from deduper.text.format import Malformed, TextFormat
 from tests import tiers
@@ -606,7 +606,7 @@ def test_texts_that_stand_alone_are_cast_as_by_spark(session: SparkSession) -> N
             frame = session.createDataFrame(pa.table({"n": range(len(texts)), "text": pa.array(texts, pa.string())}))
             found = frame.select("n", F.col("text").try_cast(ddl).alias("value")).toArrow().sort_by("n")
             for text, theirs in zip(texts, plain(found["value"].combine_chunks()), strict=True):
-                ours = folder_value(text, key_type(ddl), zone)
+                ours = path_value(text, key_type(ddl), zone)
                 ours = None if isinstance(ours, NoValue) else ours
                 values += ours is not None
                 is_known = bool(re.search("0[xX]", text)) or (

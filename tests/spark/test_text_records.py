@@ -283,14 +283,19 @@ def test_one_unreadable_file_takes_no_other_along(new_job: Callable[..., Job]) -
     assert {place: (row[0], row[1]) for place, row in found.items()} == {
         ("plain.json", 0): ("unique", None),
         ("plain.json", 1): ("unique", None),
-        ("torn.json", 0): ("error", "file_unreadable"),
+        ("torn.json", 0): ("unique", None),
+        **{("torn.json", n): ("duplicate", "same_window") for n in range(1, 1000)},
+        ("torn.json", 1000): ("error", "file_unreadable"),
         ("more.json", 0): ("error", "file_unreadable"),
         ("other.json.lz4", 0): ("error", "file_unreadable"),
         ("folder.json", 0): ("unique", None),
         ("folder.json", 1): ("duplicate", "same_window"),
         ("last.json.deflate", 0): ("unique", None),
     }
-    assert found["torn.json", 0][2] == f"{job.directory / 'in/torn.json.gz'}: Truncated compressed stream"
+    assert found["torn.json", 1000][2] == (
+        f"{job.directory / 'in/torn.json.gz'}: Truncated compressed stream: it was cut off behind line 1,000, and the "
+        "lines up to there were judged"
+    )
 
 
 _NESTED = (
@@ -356,10 +361,11 @@ def test_the_zone_of_times_is_the_sessions(tmp_path: Path) -> None:
 def test_the_format_is_the_sources(tmp_path: Path) -> None:
     """Delimiter and header count for CSV."""
     for source, expected in (
-        ({"file_format": "json"}, (None, False)),
-        ({"file_format": "csv"}, (",", False)),
-        ({"file_format": "csv", "delimiter": ";", "header": True}, (";", True)),
+        ({"file_format": "json"}, ("json", ",", False)),
+        ({"file_format": "csv"}, ("csv", ",", False)),
+        ({"file_format": "csv", "delimiter": ";", "header": True}, ("csv", ";", True)),
+        ({"file_format": "logfmt"}, ("logfmt", ",", False)),
     ):
         reading = reading_of(Job(tmp_path, None, {"source": source}))
         assert isinstance(reading, TextReading)
-        assert (reading.delimiter, reading.header) == expected
+        assert (reading.form, reading.delimiter, reading.header) == expected

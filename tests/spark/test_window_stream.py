@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import psutil
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -31,7 +26,6 @@ from deduper.service.current_step import CurrentStep
 from deduper.service.stop import Stop
 from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
-from deduper.spark.planned_stream import ADDRESS, PlannedStream, Planner
 from tests.spark.harness import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.query]
@@ -151,7 +145,7 @@ def test_a_drained_job_is_a_query_with_an_event_a_window(new_job: Callable[..., 
     events.ended()
     assert events.names == ["test"]
     assert events.batches == [0, 1, 2]
-    assert events.offsets == [f'{{"planned": {number}}}' for number in (1, 2, 3)]
+    assert events.offsets == ["0", "1", "2"]
     assert events.ends == [None]
 
 
@@ -271,69 +265,6 @@ def test_another_owner_ends_an_idle_query(session: SparkSession, monkeypatch: py
     assert made.stop.reason == "fenced"
 
 
-def test_a_source_process_that_dies_ends_the_query_with_a_reason(session: SparkSession) -> None:
-    """Nothing of the job's: it is started again by whoever watches it."""
-
-    def kill(_: str) -> None:
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if "python_streaming_source_runner" in " ".join(process.cmdline()):
-                    process.kill()
-
-    with pytest.raises(DeduperError, match="Spark has ended the job's query"):
-        Made(Source("a", "b"), kill).run(session, drain=False)
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("slow", [1, 9])
-def test_a_source_process_that_is_slow_to_start_is_started_again(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: int
-) -> None:
-    """Spark waits 10 s for it. Nothing was planned, so nothing is planned twice; some time it is given up."""
-    monkeypatch.setattr(stream, "_STARTS", 2)
-    python = tmp_path / "python"
-    python.write_text(
-        f"""#!/bin/sh
-        case "$*" in *python_streaming_source_runner*)
-          echo >>{tmp_path}/started
-          [ "$(wc -l <{tmp_path}/started)" -gt {slow} ] || exit 0 ;;
-        esac
-        exec {sys.executable} "$@"
-        """
-    )
-    python.chmod(0o755)
-    monkeypatch.setattr(session.sparkContext, "pythonExec", str(python))
-    made = Made(Source("a", "b"))
-    if slow == 1:
-        assert made.run(session, drain=True) == ["a", "b"]
-    else:
-        with pytest.raises(DeduperError, match=r"Spark has ended the job's query: .*failed to connect back"):
-            made.run(session, drain=True)
-        assert made.source.done == []
-    assert [record.getMessage().partition(":")[0] for record in caplog.records if record.name == stream.__name__] == [
-        "the query's source did not start, starting the query again"
-    ]
-    assert made.source.begun == [True]
-
-
-def test_a_process_without_the_key_is_not_answered(tmp_path: Path) -> None:
-    """And hinders nobody who has it. A planner that nobody asks can be closed."""
-    asked: list[str] = []
-    with contextlib.closing(Planner(tmp_path, lambda: asked.append("plan"), lambda: asked.append("ended"))) as planner:
-        port = int(planner.address.read_text().split()[0])
-        with pytest.raises(AuthenticationError):
-            Client(("127.0.0.1", port), authkey=b"guessed")
-        socket.create_connection(("127.0.0.1", port)).close()
-        reader: Any = PlannedStream({ADDRESS: str(planner.address)}).streamReader(cast(Any, None))
-        assert reader.latestOffset({}, None) == {"planned": 0}
-        assert asked == ["plan"]
-        assert planner.address.stat().st_mode & 0o077 == 0
-        reader._planner.close()
-    assert asked == ["plan", "ended"]
-    (tmp_path / "other").mkdir()
-    Planner(tmp_path / "other", lambda: None, lambda: None).close()
-
-
 def test_rows_are_the_parts_of_the_batch(session: SparkSession) -> None:
     """For whoever looks at the query from outside."""
     seen: list[Sequence[Any]] = []
@@ -348,4 +279,4 @@ def test_rows_are_the_parts_of_the_batch(session: SparkSession) -> None:
         Made(Source("a", "bcd")).run(session, drain=True)
     finally:
         WindowStream._judge = judge  # type: ignore[method-assign]
-    assert seen == [[("a", 0, 1)], [("bcd", 0, 3)]]
+    assert seen == [[("a [0, 1)",)], [("bcd [0, 3)",)]]

@@ -96,6 +96,12 @@ def export_errors(store: OpenStore, windows: WindowRange, reasons: Collection[st
             f"the error port is `{port.format}`: rows of Parquet files are exported from an error port that is "
             "parquet. Put copies of the files into the source under other names: what was judged leaves as duplicates"
         )
+    if source.name_pattern is not None:
+        raise UsageError(
+            "records have columns of their file's name (`source.name_pattern`), and a file of an export has another "
+            "one. Put copies of the files into the source under other names that match: what was judged leaves as "
+            "duplicates"
+        )
     with _NewFolder(Path(to).absolute(), source) as folder:
         return _export(store, windows, reasons, folder)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.log.records import CommitRecord
 from deduper.admin.keys.entries import find_key, origin_of
+from deduper.admin.keys.payloads import differing
 from deduper.admin.keys.stored import StoredKey, stored_key
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -53,7 +54,8 @@ class SeenCopy(AsJson):
     `when`: the window's begin; of a window whose record is folded away, the time of its file; None when unknown.
     `place`: `file:row`, from 0, or `topic-partition@offset`, where the source had it. `output`: the same of the port;
     None when the copy is known by a duplicate or by the store alone. `first`: place and window of the first copy that
-    a duplicate names. `record`: the other columns. `known_by`: `output`, `duplicate` or `store`.
+    a duplicate names. `record`: the other columns. `known_by`: `output`, `duplicate` or `store`. `differs`: of a
+    conflict, the parts of the payload that are others than the first copy's, if both rows were found.
     """
 
     verdict: str
@@ -65,6 +67,7 @@ class SeenCopy(AsJson):
     first: dict[str, Any] | None
     record: dict[str, str | None]
     known_by: str
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ def explain(
     files = [file for file in _files(store, began) if since_us is None or file.when_us >= since_us]
     all_bytes, done, rows_of = sum(file.file.size_bytes for file in files), 0, dict.fromkeys(PORTS, 0)
     copies, gone, unread = [], 0, list[str]()
+    records: dict[tuple[int, str | None], Mapping[str, Any]] = {}
     for file in files:
         try:
             count, found = find_rows(file.file.path, key, store.config.source.parsed_columns)
@@ -135,7 +139,10 @@ def explain(
             gone += 1
             continue
         rows_of[file.port] += count
-        copies += [_copy(store, file, row) for row in found if row.dedup.get("reason") not in _WITHOUT_COLUMNS]
+        with_columns = [row for row in found if row.dedup.get("reason") not in _WITHOUT_COLUMNS]
+        of_file = [_copy(store, file, row) for row in with_columns]
+        records |= {(copy.window, copy.place): row.record for copy, row in zip(of_file, with_columns, strict=True)}
+        copies += of_file
         done += file.file.size_bytes
         on_progress(done, all_bytes)
     for port, sink in store.config.topic_ports.items():
@@ -151,6 +158,7 @@ def explain(
         if not is_there and (since_us is None or began.get(known.window, -1) >= since_us):
             uniques.add((known.window, known.place))
             copies.append(replace(known, when=_when(began, known.window)))
+    copies = [replace(copy, differs=_differing(store.config, copy, records)) for copy in copies]
     return Explanation(
         stored,
         tuple(sorted(copies, key=_in_order)),
@@ -166,6 +174,17 @@ def _files(store: OpenStore, began: dict[int, int]) -> Iterator[_PortFile]:
         for file in published_files(folder, store.log.manifest.store_id):
             if file.window < store.log.state.next_window:
                 yield _PortFile(port, file, began.get(file.window, file.modified_us))
+
+
+def _differing(
+    config: Config, copy: SeenCopy, records: Mapping[tuple[int, str | None], Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """In what a conflict differs from its first copy, if the rows of both were found."""
+    if "conflict" not in copy.reason or copy.first is None or config.payload is None:
+        return ()
+    first = records.get((copy.first["window"], copy.first["place"]))
+    own = records.get((copy.window, copy.place))
+    return () if first is None or own is None else differing(config.payload, own, first)
 
 
 def _copy(store: OpenStore, file: _PortFile, found: FoundRow) -> SeenCopy:

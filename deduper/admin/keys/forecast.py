@@ -7,7 +7,7 @@ the job, and the look-up's answer comes from the entries that the store has of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class CopyForecast(AsJson):
-    """A copy that may come next, and its verdict.
+    """A copy that may come next, with the payload of the first copy, and its verdict.
 
     `copy` is `same` (with the expiry key or category of an entry), `newest` (with the latest point, or a new category),
     `asked`, or `any` where copies do not differ. `expiry_key` is ready to print; None for `any` and a new category.
@@ -71,7 +71,7 @@ class Forecaster:
         None is a null where the key expires by a column, and else the only value.
         """
         config, state = self.config, self.state
-        rules = judge_rules(config, state, self.wall_us)
+        rules = replace(judge_rules(config, state, self.wall_us), has_fingerprint=False, refuses_conflicts=False)
         order = np.zeros(1, np.int64)
         admission = np.full(1, self._parsed(expiry), np.uint8)
         keys, latest, has_latest, place = None, None, None, None
@@ -88,7 +88,7 @@ class Forecaster:
         outcome = judge_shard(rows, rules, state.next_window, self._find)
         verdict = TupleVerdict(int(outcome.verdict[0]))
         if verdict is TupleVerdict.DUPLICATE:
-            return verdict, DUPLICATE_REASONS[int(outcome.same_window[0])]
+            return verdict, DUPLICATE_REASONS[int(outcome.copies[0])]
         return verdict, Admission(int(outcome.admission[0])).reason
 
     def _parsed(self, expiry: object) -> Admission:

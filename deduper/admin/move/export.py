@@ -7,6 +7,7 @@
 | `expiry` | expiry key, as the store has it: microseconds, an integer or a double; absent where keys have none |
 | `window` | window of the first copy |
 | `origin` | place of the first copy: ordinal of the window's source partition << 40, position; only with `first_seen` |
+| `fingerprint` | salted 64 bits of the first copy's payload, 0 without one; only if `fingerprint` is or was on |
 
 The files are of one state, the newest at the beginning. Dead entries are left out if the config is known. A file gets
 its name when it is whole, and says in its metadata of which state it is: the run after an interrupted one leaves out
@@ -32,6 +33,7 @@ from deduper.admin.move.live_entries import live_entries
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.errors import IntegrityError, UsageError
+from deduper.window.policy import FINGERPRINT
 
 METADATA = b"deduper"
 _SUFFIX = ".parquet"
@@ -166,6 +168,8 @@ class _Export:
         fields.append(pa.field("window", pa.int64()))
         if settings["first_seen"]:
             fields.append(pa.field("origin", pa.int64()))
+        if FINGERPRINT in self._state.extra:
+            fields.append(pa.field("fingerprint", pa.uint64()))
         return pa.schema(fields, metadata={METADATA: self._mark})
 
     def _batch(self, block: BucketEntries) -> pa.RecordBatch:
@@ -180,6 +184,8 @@ class _Export:
             "origin": nothing if block.origin is None else pa.array(block.origin),
         }
         schema = self._schema()
+        if "fingerprint" in schema.names:
+            columns["fingerprint"] = pa.array(block.fingerprints_since(0, 0))
         arrays = [columns[name].cast(schema.field(name).type) for name in schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -210,5 +216,5 @@ def _entries(batch: pa.RecordBatch) -> Iterator[BucketEntries]:
             expiry=numbers["expiry"][is_here] if "expiry" in numbers else None,
             origin=numbers["origin"][is_here] if "origin" in numbers else None,
             window=numbers["window"][is_here].astype(np.uint32),
-            fingerprint=None,
+            fingerprint=numbers["fingerprint"][is_here] if "fingerprint" in numbers else None,
         )

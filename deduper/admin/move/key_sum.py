@@ -51,6 +51,12 @@ def sum_of(entries: BucketEntries, first_window: int) -> KeySum:
     hashes = np.full(count, entries.bucket & _MASK, np.uint64)
     for column in (entries.digests[:, 0], entries.digests[:, 1], window, entries.expiry, entries.origin):
         _mix(hashes, column)
+    if entries.fingerprint is not None:
+        # 0 is as good as no column: merging pieces with one and without gives 0 to some entries.
+        known = entries.fingerprint != 0
+        mixed = hashes[known]
+        _mix(mixed, entries.fingerprint[known])
+        hashes[known] = mixed
     return KeySum(count, int(hashes.sum()))
 
 

@@ -32,7 +32,7 @@ def live_entries(
         window = block.window
         if window is None:
             window = np.full(len(block.digests), part.ref.first_window, np.uint32)
-        whole = replace(block, window=window, fingerprint=None)
+        whole = replace(block, window=window)
         if point is not None and block.expiry is not None:
             whole = whole.chosen(block.expiry > point)
         if len(whole.digests):

@@ -1,10 +1,12 @@
-"""Commands of a job: a config file to begin with, a first run, the check of both, and the run itself."""
+"""Commands of a job: a config file to begin with, a first run, the check of both, the run itself, and a replay."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from deduper.cli.command import (
     BASIC,
     READING,
     ConfigArgument,
+    ExecuteOption,
     JsonOption,
     Panel,
     SetOption,
@@ -30,6 +33,13 @@ from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:
     from deduper.window.progress import BatchProgress
+
+
+class ReplayOrder(StrEnum):
+    """The values of `replay --order`."""
+
+    TIME = "time"
+    ARRIVAL = "arrival"
 
 
 @command(app, "init", *BASIC, panel=Panel.RUN)
@@ -215,6 +225,108 @@ def run(
         typer.echo(json_line(summary.to_json()))
     else:
         say(summary_line(summary), err=False)
+
+
+@command(app, "replay", *READING, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED, panel=Panel.RUN)
+def replay(
+    config: ConfigArgument,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="T", help="Expiry keys from here on, as 2024-01-06T00:00:00Z.", show_default=False
+        ),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="T", help="And before this one.", show_default=False)
+    ] = None,
+    order: Annotated[
+        ReplayOrder | None,
+        typer.Option(
+            "--order",
+            metavar="ORDER",
+            help="time: by (expiry key, place), whatever the files are, the default where keys have a time; "
+            "arrival: as `run --once`.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder for a store and outputs of its own; by default NAME-replay beside the config file.",
+            show_default=False,
+        ),
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Into the job's own store, which must be new, and its own outputs.")
+    ] = False,
+    then_follow: Annotated[
+        bool, typer.Option("--then-follow", help="With --in-place: go on as `run` with the files that come since.")
+    ] = False,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare",
+            metavar="OTHER",
+            help="A what-if: judge by the rules of another config file too, and count records by both ports.",
+            show_default=False,
+        ),
+    ] = None,
+    execute: ExecuteOption = False,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Judge what the source has in the order of time, whatever its files are.
+
+    Interrupted, it continues when it is repeated.
+    """
+    from deduper.spark.allocator import keep_few_arenas
+
+    keep_few_arenas()
+
+    from deduper.cli.terminal import Messages
+    from deduper.cli.views.replay import render_replay
+    from deduper.replay.run import plan_replay
+    from deduper.replay.run import replay as run_replay
+    from deduper.replay.settings import Asked
+    from deduper.service.logs import configure_logging
+
+    loaded = loaded_config(config, overrides).config
+    if in_place and out is not None:
+        raise UsageError("--in-place has the job's own store and outputs: leave out --out")
+    if then_follow and not in_place:
+        raise UsageError("--then-follow goes on in the job's own store: add --in-place")
+    folder = f"{loaded.name}-replay" if compare is None else f"{loaded.name}-compare"
+    own = None if in_place else (out or config.parent / folder).absolute()
+    asked = Asked(own, start, end, None if order is None else order.value)
+    configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
+    on_progress = (lambda _: None) if as_json else _progress_printer(as_json=False, verbose=verbose)
+    if compare is not None:
+        from deduper.cli.views.replay import render_comparison
+        from deduper.replay.compare import compare as run_comparison
+        from deduper.replay.compare import plan_comparison
+
+        other = loaded_config(compare, None).config
+        found = (
+            run_comparison(loaded, other, asked, on_progress=on_progress)
+            if execute
+            else plan_comparison(loaded, other, asked)
+        )
+        answer(found, render_comparison, as_json=as_json)
+        return
+    if not execute:
+        answer(plan_replay(loaded, asked), render_replay, as_json=as_json)
+        return
+    report = run_replay(loaded, asked, on_progress=on_progress)
+    answer(report, render_replay, as_json=as_json)
+    if then_follow and report.is_over:
+        sets = [word for text in overrides or () for word in ("--set", text)]
+        flags = [flag for flag, is_on in (("--json", as_json), ("--verbose", verbose)) if is_on]
+        sys.stdout.flush()
+        # The same process, so that a supervisor's signals reach the job; its memory begins anew.
+        os.execv(sys.executable, [sys.executable, "-m", "deduper", "run", str(config), *sets, *flags])
 
 
 def _run_stream(

@@ -64,17 +64,28 @@ def status(
         Path | None,
         typer.Option("--page", metavar="FILE", help="The same as --over-time, and a page with plots, as status.html."),
     ] = None,
+    conflicts: Annotated[
+        bool,
+        typer.Option(
+            "--conflicts",
+            help="Show the keys and the columns that conflict most, of the newest conflicts in the outputs.",
+        ),
+    ] = False,
+    values: Annotated[bool, typer.Option("--values", help="With --conflicts: keys as they are, not masked.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show ids, epochs, sizes and meters, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the health and progress of a job; a window; a bucket.
+    """Show the health and progress of a job; a window; a bucket; its conflicts.
 
     Safe beside a running job. It shows the store of a range stream too, with no option but --watch.
     """
     if page is not None and page.suffix not in (".html", ".htm"):
         raise UsageError(f"--page {page}: the page is HTML; write --page {page.with_suffix('.html')}")
     is_over_time = over_time or page is not None
+    if values and not conflicts:
+        raise UsageError("--values goes with --conflicts")
     chosen = {"--window": window is not None, "--bucket": bucket is not None, "--over-time": is_over_time}
+    chosen["--conflicts"] = conflicts
     others = {"--last": last is not None, "--timings": timings, "--watch": watching, "--verbose": verbose}
     if sum(chosen.values()) > 1 or (any(chosen.values()) and any(others.values())):
         given = [name for name, is_given in (chosen | others).items() if is_given]
@@ -85,6 +96,8 @@ def status(
         _show_bucket(store, bucket, as_json=as_json)
     elif is_over_time:
         _show_over_time(store, page, as_json=as_json)
+    elif conflicts:
+        _show_conflicts(store, values=values, as_json=as_json)
     else:
         _show_status(store, last, every if watching else None, timings=timings, verbose=verbose, as_json=as_json)
 
@@ -149,6 +162,14 @@ def _show_bucket(store: str, bucket: str, *, as_json: bool) -> None:
 
     opened = open_store(store)
     answer(inspect_bucket(opened, bucket_of(opened, bucket)), render_bucket, as_json=as_json)
+
+
+def _show_conflicts(store: str, *, values: bool, as_json: bool) -> None:
+    from deduper.admin.keys.conflicts import conflicts_of
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.explain import render_conflicts
+
+    answer(conflicts_of(open_store(store), values=values), render_conflicts, as_json=as_json)
 
 
 def _show_over_time(store: str, page: Path | None, *, as_json: bool) -> None:

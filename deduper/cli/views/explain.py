@@ -10,16 +10,21 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from deduper.admin.keys.conflicts import ConflictReport
 from deduper.admin.keys.explain import Explanation, SeenCopy
 from deduper.admin.keys.forecast import CopyForecast
 from deduper.admin.keys.stored import StoredKey
-from deduper.cli.terminal import pairs
+from deduper.cli.terminal import pairs, table
 from deduper.units import approximate_size, counted
 
 _STYLES = {"unique": "green", "duplicate": "cyan", "expired": "yellow", "error": "red"}
 _WHY = {
     "same_window": "its first copy is in the same window",
     "earlier_window": "its first copy is in an earlier window",
+    "conflict": "its key is known from an earlier window, with another payload",
+    "conflict_in_window": "its key came in the same window before, with another payload",
+    "conflict_refused": "its key is known with another payload (on_conflict: error)",
+    "unknown": "its key is known; the first copy has no fingerprint to compare",
     "older_than_period": "it was a period or more behind the latest point",
     "category_dropped": "its category was dropped",
 }
@@ -50,6 +55,18 @@ def render(found: Explanation) -> list[RenderableType]:
             *(Text(f"  {line}", style="yellow") for line in found.unread),
         ]
     return parts
+
+
+def render_conflicts(found: ConflictReport) -> list[RenderableType]:
+    """How many conflicts there are, then the columns and the keys that have most of them."""
+    looked_at = f"the newest {found.looked_at:,}, {found.compared:,} of them beside their first copies"
+    parts: list[RenderableType] = [pairs([("conflicts", f"{found.total:,}"), ("looked at", looked_at)])]
+    if found.columns:
+        shares = [(name, count, f"{count / found.compared:.0%}") for name, count in found.columns.items()]
+        parts += [Text(), table(("column that differs", "conflicts", "share"), shares)]
+    if found.keys:
+        parts += [Text(), table(("key", "conflicts"), found.keys)]
+    return [*parts, *(Text(f"not read: {line}", style="yellow") for line in found.unread)]
 
 
 def _stored(report: StoredKey) -> list[RenderableType]:
@@ -110,6 +127,7 @@ def _details(copy: SeenCopy) -> list[tuple[str, object]]:
         ("  first copy", first),
         ("  read from", copy.place or "not kept"),
         ("  written to", copy.output),
+        ("  differs in", ", ".join(copy.differs) or None),
         ("  record", record or None),
     ]
 

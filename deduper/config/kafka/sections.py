@@ -24,7 +24,17 @@ from deduper.config.kafka.values import (
     Topic,
     Topics,
 )
-from deduper.config.values import Count, Delimiter, Duration, Schema, Section, refusal, refuse_taken_name, shown
+from deduper.config.values import (
+    Count,
+    Delimiter,
+    Duration,
+    Schema,
+    Section,
+    refusal,
+    refuse_taken_name,
+    require_fields,
+    shown,
+)
 
 RECORD_PARTS = {
     "key": "string",
@@ -47,14 +57,15 @@ _PARTS = f"{', '.join(RECORD_PARTS)} or {HEADER}NAME"
 class KafkaValue(Section):
     """The format and columns of a record's value."""
 
-    format: Literal["json", "csv", "text", "avro"] = Field(
-        description="Format of a value: one JSON object, one line of CSV, plain text, or one Avro datum",
+    format: Literal["json", "csv", "common_log", "combined_log", "logfmt", "text", "avro"] = Field(
+        description="Format of a value: one JSON object, one line of CSV, of a web server's log or of logfmt, plain "
+        "text, or one Avro datum",
         examples=["json"],
     )
     ddl: Schema | None = Field(
         default=None,
         alias="schema",
-        description=f"Columns as Spark DDL (json and csv); text has one, `{TEXT_COLUMNS}`",
+        description=f"Columns as Spark DDL (json, csv and logs); text has one, `{TEXT_COLUMNS}`",
         examples=['"user string, id long, ts timestamp"'],
     )
     delimiter: Delimiter = Field(default=",", description="One character between the fields (csv only)")
@@ -76,7 +87,7 @@ class KafkaValue(Section):
             columns = f"has one column, `{TEXT_COLUMNS}`" if self.format == "text" else "has those of avro_schema"
             what = f"does not apply to {self.format}, which {columns}"
             raise refusal(what, "remove it, or write `format: json`", at=("schema",), at_key=True)
-        if self.format in ("json", "csv") and self.ddl is None:
+        if self.format not in ("text", "avro") and self.ddl is None:
             write = 'write `schema: "user string, id long, ts timestamp"`'
             raise refusal("is missing", f"{write}, or `format: text`", at=("schema",))
         if self.format == "avro" and self.avro_schema is None:
@@ -85,6 +96,7 @@ class KafkaValue(Section):
             if self.format != kind and getattr(self, name) != type(self).model_fields[name].default:
                 what = f"does not apply to {self.format}"
                 raise refusal(what, f"remove it, or write `format: {kind}`", at=(name,), at_key=True)
+        require_fields(self.format, self.ddl)
         nested = [column for column in self.parsed_columns if not column.type.is_scalar]
         if self.format == "csv" and nested:
             raise refusal(

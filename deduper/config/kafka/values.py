@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonS
 from pydantic_core import PydanticCustomError
 
 from deduper.config.kafka.avro_schema import AvroError, columns_of
-from deduper.config.values import local_path, read_schema, refusal, resolve, shown
+from deduper.config.values import local_path, read_expression, read_schema, refusal, resolve, shown
 from deduper.units import MAX_I64
 
 _SERVERS_ADVICE = 'write `"host:9092"`, several with commas'
@@ -90,7 +90,7 @@ Topics = Annotated[
 """Topics, each once."""
 
 
-DEDUP_HEADERS = ("verdict", "reason", "detail", "window", "origin", "first_seen")
+DEDUP_HEADERS = ("verdict", "reason", "detail", "window", "origin", "first_seen", "fingerprint")
 """The headers of ours on a record that is sent, without `dedup-`."""
 
 
@@ -154,21 +154,10 @@ SchemaIds = Annotated[
 """The numbers of schemas in the framing of Confluent's serializer."""
 
 
-def _read_pattern(value: object) -> object:
-    if not isinstance(value, str) or not value.strip():
-        raise refusal(f"`{shown(value)}` is not a regular expression", "write one such as `clicks-.*`")
-    try:
-        re.compile(value)
-    except re.error as error:
-        advice = "write one such as `clicks-.*`"
-        raise refusal(f"is not a regular expression: {error.msg}", advice, offset=error.pos) from None
-    except (RecursionError, OverflowError):
-        raise refusal("is nested too deep", "write one such as `clicks-.*`") from None
-    return value
-
-
 Pattern = Annotated[
-    str, BeforeValidator(_read_pattern), WithJsonSchema({"type": "string", "x-kind": "regular expression"})
+    str,
+    BeforeValidator(lambda value: read_expression(value, "clicks-.*")),
+    WithJsonSchema({"type": "string", "x-kind": "regular expression"}),
 ]
 """A regular expression, Python's; it must match the whole name of a topic."""
 

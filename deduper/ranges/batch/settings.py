@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from deduper.config.apart import before_wildcards, clashes
 from deduper.config.problems import suggestion
-from deduper.config.values import LocalPath, Section, refusal
+from deduper.config.values import LocalPath, NamePattern, Section, refusal, require_fields, require_groups
 from deduper.ranges.settings import RangeSettings, TypedFiles
 
 
@@ -18,6 +18,13 @@ class InputFiles(TypedFiles):
 
     path: LocalPath = Field(examples=["in/events"])
     header: bool = Field(default=True, examples=["true"])
+    name_pattern: NamePattern | None = Field(default=None, examples=[r"'(?P<day>\d{4}-\d{2}-\d{2})\.csv'"])
+
+    @model_validator(mode="after")
+    def _names_give_columns(self) -> InputFiles:
+        require_groups(self.name_pattern, self.columns)
+        require_fields(self.format, self.columns, self.name_pattern)
+        return self
 
 
 class OutputFiles(Section):

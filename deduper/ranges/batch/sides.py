@@ -107,11 +107,12 @@ class ParquetSide:
 
 @dataclass(frozen=True, slots=True)
 class TextSide:
-    """Files of CSV or JSON; `deduper.text` says what a line means."""
+    """Files of lines; `deduper.text` says what a line means."""
 
     text: TextFormat
     pieces: tuple[Piece, ...]
     header: bool
+    name_pattern: str | None
     rows: None = None
     text_bytes: int = 0
 
@@ -131,15 +132,13 @@ class TextSide:
         for piece in pieces:
             with _reading(piece.path):
                 require_lines(piece.path, Path(piece.path).stat().st_size)
-        text = TextFormat(
-            tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE], "," if files.format == "csv" else None
-        )
-        return cls(text, pieces, files.format == "csv" and files.header)
+        text = TextFormat.of(files.format, tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE])
+        return cls(text, pieces, files.format == "csv" and files.header, files.name_pattern)
 
     def batches(self, piece: Piece, names: Sequence[str]) -> Iterator[Batch]:
         """See `FileSide`."""
         with _reading(piece.path):
-            for rows, bad in rows_of_lines(piece.path, self.text, header=self.header):
+            for rows, bad in rows_of_lines(piece.path, self.text, header=self.header, name_pattern=self.name_pattern):
                 yield rows.select([name for name in rows.schema.names if name in names]), bad
 
 

@@ -50,6 +50,7 @@ class Retraction(Section):
 class PortFolder(TypedFiles):
     """The folder of a job's port."""
 
+    format: Literal["parquet", "json", "csv"] = Field(examples=["parquet"])
     url: PortUrl = Field(alias="path", examples=["unique/events"])
 
     @model_validator(mode="after")

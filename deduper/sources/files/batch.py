@@ -79,6 +79,8 @@ class SourceFileBatch:
             file = files[part.ordinal]
             if read.fault is not None and file.admission is Admission.ADMITTED:
                 files[part.ordinal] = self._as_error(file, read.fault)
+            if read.noted.cut_off is not None:
+                logger.warning("%s is not whole: %s", file.name, shown(read.noted.cut_off))
         left = tuple(files)
         return self if left == self.files else replace(self, files=left)
 

@@ -14,5 +14,5 @@ def file_reading(config: Config, source: FilesSource, salt: bytes) -> FileReadin
     """The reader of the files of a source, for a store with this salt."""
     columns = declared(config, salt)
     if source.is_text:
-        return TextReading(columns, source.delimiter if source.file_format == "csv" else None, source.header)
+        return TextReading(columns, source.file_format, source.delimiter, source.header)
     return ParquetReading(columns)

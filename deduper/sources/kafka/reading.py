@@ -33,5 +33,5 @@ def record_format(source: KafkaSource, columns: tuple[DeclaredColumn, ...], zone
         program = program_of(source.value.avro_schema, [column.arrow for column in of_value])
         value = AvroFormat(program, source.value.framed_ids)
     elif source.value.format != "text":
-        value = TextFormat(of_value, zone, source.value.delimiter if source.value.format == "csv" else None)
+        value = TextFormat.of(source.value.format, of_value, zone, source.value.delimiter)
     return RecordFormat(columns, value, tuple(part for _, part in source.record_columns))

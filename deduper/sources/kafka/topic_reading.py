@@ -119,7 +119,7 @@ class TopicReading:
         Raises:
             SourceAwayError, KafkaDeniedError, IntegrityError: as `fetched`.
         """
-        counted, bound = 0, guarded_above(clock)
+        counted, bound = 0, guarded_above(clock, keeps_text=self.declared.keeps_text)
         rounded: set[int] = set()
         schema_ids: set[int] = set()
         with_headers = self.declared.layout.are_sent or self.format.has_headers
@@ -166,7 +166,9 @@ class TopicReading:
                 HEADERS: _header_texts(given.column(queue.HEADERS)),
                 TIMESTAMP: given.column(queue.TIMESTAMP),
             }
-        return self.declared.records(read.columns, order, admission=admission, texts=texts, sent=sent)
+        return self.declared.records(
+            read.columns, order, admission=admission, texts=texts, sent=sent, value=values.column
+        )
 
 
 class _Values:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
+from deduper.log_formats import LOGS
 from deduper.tasks.errors.detail import ErrorDetails, LineDetails, bytes_of, signature
 from deduper.text.values import WHOLE_BITS, Token, timestamp_of
 from deduper.text.wrong import masked
@@ -133,7 +134,7 @@ def _format(details: ErrorDetails, raw: str) -> Iterable[str]:
     if details.format == "csv":
         if line.startswith("{") and line.endswith("}"):
             yield "the lines look like JSON: is the format csv?"
-        given = details.delimiter or ","
+        given = details.delimiter
         other = next((sign for sign in _DELIMITERS if sign != given and line.count(sign) == columns - 1), None)
         if columns > 1 and given not in line and other is not None:
             yield f"the delimiter of the lines may be {_DELIMITERS[other]}"
@@ -142,6 +143,9 @@ def _format(details: ErrorDetails, raw: str) -> Iterable[str]:
                 "a line ends within quotes: a record must stand on one line, and its second half may be taken for "
                 "another record: write texts without line ends, or write JSON"
             )
+    elif details.format != "json":
+        if line.startswith("{") and line.endswith("}"):
+            yield f"the lines look like JSON: is the format {details.format}?"
     elif line.startswith("["):
         yield "a line begins an array: each record must be an object on a line of its own"
     elif line in ("{", "}", "},") or (line.startswith('"') and line.rstrip(",").count('":') == 1):
@@ -160,9 +164,9 @@ def _time(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> Iterable[
     is_whole = token == Token.WHOLE or (token == Token.TEXT and text.isascii() and text.isdigit())
     unit = next((unit for unit, digits in _UNITS.items() if is_whole and len(text.lstrip("-")) in digits), None)
     if kind == "timestamp" and unit is not None:
-        takes = "a timestamp column takes texts" if details.format == "csv" else "a timestamp column takes seconds"
+        takes = "a timestamp column takes " + ("seconds" if details.format == "json" else "texts")
         declare = f"declare `{column.name} bigint` and set `expiry.unit: {unit}`" if unit != "ns" else "convert them"
-        if token == Token.TEXT and details.format != "csv":
+        if token == Token.TEXT and details.format == "json":
             takes = "they stand in quotes"
         if unit != "s" or token == Token.TEXT:
             yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and {takes}: {declare}"
@@ -200,7 +204,8 @@ def _encodings(details: ErrorDetails, rows: Sequence[ErrorRow]) -> list[str | No
     Only the beginning of a file shows its format, so the other lines of the file that are no text count alike.
     """
     kinds = [_kind(row) for row in rows]
-    files = {} if details.folder is None else {row.source: kind for row, kind in zip(rows, kinds, strict=True) if kind}
+    is_of_files = details.path_rule is not None
+    files = {row.source: kind for row, kind in zip(rows, kinds, strict=True) if kind and is_of_files}
     of_rows: list[str | None] = []
     for row, kind in zip(rows, kinds, strict=True):
         if row.code == Admission.INVALID_UTF8:
@@ -225,7 +230,7 @@ def _latin(row: ErrorRow) -> str | None:
 
 def _text_of(details: ErrorDetails, kind: str) -> str:
     if kind in _ENDINGS:
-        ending = "" if details.folder is None else f": end the names of such files in `{_ENDINGS[kind]}`"
+        ending = "" if details.path_rule is None else f": end the names of such files in `{_ENDINGS[kind]}`"
         return f"the data is compressed by {kind}{ending}"
     if kind == _LATIN:
         return "texts are in Latin-1 or a code page of Windows: write UTF-8"
@@ -250,7 +255,7 @@ def _is_time(text: str) -> bool:
 
 def _is_header(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> bool:
     """Whether a line holds the names of the columns, as the first one of a file may."""
-    if details.format != "csv" or lines.explainer is None or details.folder is None or row.raw is None:
+    if details.format != "csv" or lines.explainer is None or details.path_rule is None or row.raw is None:
         return False
     names = {details.columns[number].name.lower() for number in lines.stored}
     same = {field.strip().lower() for field in lines.explainer.fields(row.raw)} & names
@@ -264,9 +269,9 @@ def _names(details: ErrorDetails, lines: LineDetails, rows: Sequence[ErrorRow]) 
     """
     rows = [row for row in rows if row.code in (Admission.NULL_KEY, Admission.NULL_EXPIRY)]
     of_rows: list[set[str]] = []
-    if details.format == "json" and lines.explainer is not None:
+    if details.format in ("json", *LOGS) and lines.explainer is not None:
         of_rows = [names for row in rows if row.raw is not None and (names := lines.explainer.names(row.raw))]
-    elif details.format == "parquet" and details.folder is not None:
+    elif details.format == "parquet" and details.path_rule is not None:
         of_rows = [set(parquet.read_schema(source).names) for source in {row.source for row in rows[:1]}]
     if not of_rows:
         return

@@ -11,7 +11,6 @@ import binascii
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
@@ -22,15 +21,16 @@ from deduper.arrow_columns import DeclaredColumn
 from deduper.avro.framing import schema_id
 from deduper.columns import Column
 from deduper.core.verdict import Admission
+from deduper.log_formats import LOGS
 from deduper.tasks import layout
-from deduper.tasks.readers.partition_folders import NoValue, folder_texts, folder_value
+from deduper.tasks.readers.path_columns import NoValue, PathRule, PathText, path_value
 from deduper.text.format import TextFormat
 from deduper.text.values import Token
 from deduper.text.wrong import Explainer, described
 
 logger = logging.getLogger(__name__)
 
-RecordFormat = Literal["json", "csv", "text", "avro", "parquet"]
+RecordFormat = Literal["json", "csv", "common_log", "combined_log", "logfmt", "text", "avro", "parquet"]
 
 _SIGNATURES: Final = {
     b"\x1f\x8b": "gzip",
@@ -53,8 +53,8 @@ class ErrorDetails:
 
     `columns` are the source's; the last ones are `record`, by the parts of the Kafka record they come from. `key` and
     `expiry` are numbers of columns. `fixed` are the details that follow from a reason alone, by its code. `zone` and
-    `delimiter` are those of lines, `unit` is that of a number that is a time. `folder` is that of a source of files,
-    whose folders may give columns. `schema_ids` are the numbers that values in Avro may have before them, none for any;
+    `delimiter` are those of lines, `unit` is that of a number that is a time. `path_rule` is that of a source of files,
+    whose paths may give columns. `schema_ids` are the numbers that values in Avro may have before them, none for any;
     None: they have none.
     """
 
@@ -65,8 +65,8 @@ class ErrorDetails:
     expiry: int | None
     fixed: Mapping[int, str]
     zone: str = "UTC"
-    delimiter: str | None = None
-    folder: Path | None = None
+    delimiter: str = ","
+    path_rule: PathRule | None = None
     unit: str | None = None
     schema_ids: tuple[int, ...] | None = None
 
@@ -75,11 +75,16 @@ class ErrorDetails:
         """The number of columns that are the value's, or the file's."""
         return len(self.columns) - len(self.record)
 
-    def folder_texts(self, source: str) -> Mapping[str, str | None]:
-        """The texts that the folders of a file give to columns, by name."""
-        if self.folder is None or "=" not in source:
+    def path_texts(self, source: str) -> Mapping[str, PathText]:
+        """The texts that the path of a file gives to columns, by name."""
+        if self.path_rule is None or not source:
             return {}
-        return folder_texts(source, self.folder, [Column(column.name, column.kind) for column in self.columns])
+        return self.path_rule.texts(source, [Column(column.name, column.kind) for column in self.columns])
+
+    def lines_source(self, source: str) -> str:
+        """The file by whose path a line is explained; empty where no path gives columns."""
+        rule = self.path_rule
+        return source if rule is not None and (rule.name_pattern is not None or "=" in source) else ""
 
 
 class Examination:
@@ -118,7 +123,7 @@ class Examination:
         return self._lines[source]
 
     def _examined(self, code: int, raw: str | None, source: str, is_null: Mapping[int, bool]) -> str | None:
-        details, lines = self._details, self.lines_of(source if "=" in source else "")
+        details, lines = self._details, self.lines_of(self._details.lines_source(source))
         raw = raw and raw.removeprefix(_BOM)  # Spark leaves it there
         try:
             if code == Admission.MALFORMED:
@@ -141,18 +146,18 @@ class Examination:
 class LineDetails:
     """The lines of a file: which columns they hold, and how they are explained.
 
-    `explainer` is None where records are no lines of JSON or CSV; `stored` are the columns of its lines, by number.
+    `explainer` is None where records are no lines of text; `stored` are the columns of its lines, by number.
     """
 
     def __init__(self, details: ErrorDetails, source: str) -> None:
-        self.folders = details.folder_texts(source)
+        self.in_path = details.path_texts(source)
         numbers = range(details.of_value)
-        # A column in the names of folders has no field. A line needs one column at least; any will do.
-        self.stored = [number for number in numbers if details.columns[number].name not in self.folders] or [0]
+        # A column in the path has no field. A line needs one column at least; any will do.
+        self.stored = [number for number in numbers if details.columns[number].name not in self.in_path] or [0]
         self.explainer: Explainer | None = None
-        if details.format in ("json", "csv"):
+        if details.format in ("json", "csv", *LOGS):
             columns = tuple(details.columns[number] for number in self.stored)
-            self.explainer = Explainer(TextFormat(columns, details.zone, details.delimiter))
+            self.explainer = Explainer(TextFormat.of(details.format, columns, details.zone, details.delimiter))
 
 
 def _malformed(details: ErrorDetails, lines: LineDetails, raw: str | None, is_null: Mapping[int, bool]) -> str:
@@ -160,7 +165,7 @@ def _malformed(details: ErrorDetails, lines: LineDetails, raw: str | None, is_nu
         return _no_datum(details, base64.b64decode(raw or ""))
     found = None if lines.explainer is None or raw is None else lines.explainer.malformed(raw)
     if found is None:
-        found = _wrong_folder(details, lines)
+        found = _wrong_path(details, lines)
     if found is not None:
         return found
     return _wrong_value(details, lines, is_null) if details.format == "parquet" else "Spark's parser refuses the line"
@@ -177,12 +182,13 @@ def _no_datum(details: ErrorDetails, value: bytes) -> str:
     return "the value is not one whole datum of the Avro schema"
 
 
-def _wrong_folder(details: ErrorDetails, lines: LineDetails) -> str | None:
+def _wrong_path(details: ErrorDetails, lines: LineDetails) -> str | None:
     kinds = {column.name: column.kind for column in details.columns}
-    for name, text in lines.folders.items():
-        if isinstance(folder_value(text, kinds[name], details.zone), NoValue):
-            assert text is not None
-            return f"{name}: {kinds[name].text} expected, the name of a folder has {described(Token.TEXT, text)}"
+    for name, text in lines.in_path.items():
+        if text is NoValue.OTHER_NAME:
+            return f"{name}: the name of the file does not match name_pattern"
+        if isinstance(text, str) and isinstance(path_value(text, kinds[name], details.zone), NoValue):
+            return f"{name}: {kinds[name].text} expected, the path of the file has {described(Token.TEXT, text)}"
     return None
 
 
@@ -242,7 +248,7 @@ def _ways(details: ErrorDetails, lines: LineDetails, raw: str | None, numbers: S
     """By number, how columns of a value lack theirs: absent, null and so on; those for which it is known."""
     if details.format == "parquet":
         return dict.fromkeys(
-            numbers, "null" + (", or no such column in the file" if details.folder is not None else "")
+            numbers, "null" + (", or no such column in the file" if details.path_rule is not None else "")
         )
     if raw is None:
         return dict.fromkeys(numbers, "the record has no value")
@@ -251,8 +257,8 @@ def _ways(details: ErrorDetails, lines: LineDetails, raw: str | None, numbers: S
     places = {lines.stored.index(number): number for number in numbers if number in lines.stored}
     found = {places[place]: way for place, way in lines.explainer.absent(raw, list(places)).items()}
     for number in numbers:
-        if details.columns[number].name in lines.folders and lines.folders[details.columns[number].name] is None:
-            found[number] = "null in the name of a folder"
+        if details.columns[number].name in lines.in_path and lines.in_path[details.columns[number].name] is None:
+            found[number] = "null in the path of the file"
     return found
 
 

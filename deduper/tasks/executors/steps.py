@@ -170,7 +170,8 @@ def judge_arrived(
     """Judge a shard by the keys that have arrived; its view came with its place."""
     keys, view = arrived
     travels = ArrivedKeys(keys)
-    receipt = judge(replace(task, tables=tables.here()), view, exchange=travels)
+    here = replace(tables.here(), layout=task.tables.layout)
+    receipt = judge(replace(task, tables=here), view, exchange=travels)
     # All workers of an executor have one parent.
     return JudgedShard(receipt, travels.left, f"{socket.gethostname()}:{os.getppid()}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +13,12 @@ from numpy.typing import NDArray
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import Column
 from deduper.core.digest_kernels import array_digest, short_unscaled
+from deduper.core.fingerprints import array_fingerprint
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
+from deduper.payload import WHOLE_VALUE, Leaf
 from deduper.tasks import layout
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.readers.partition_folders import FolderValue, NoValue, folder_texts, folder_value
+from deduper.tasks.readers.path_columns import PathRule, PathValue, constant, is_malformed, path_value
 from deduper.text.values import date_text
 
 ExpiryKind = Literal["none", "time", "whole", "float", "decimal", "category"]
@@ -25,7 +26,7 @@ Admissions = NDArray[np.int8]
 Texts = Callable[[Admissions, pa.Array], pa.Array]
 """The column RAW, by the admissions of the records and their EXPIRY or CATEGORY."""
 
-_NO_FOLDERS: Mapping[int, FolderValue] = {}
+_NOT_IN_PATH: Mapping[int, PathValue] = {}
 _NOTHING_SENT: Mapping[str, pa.Array] = {}
 
 
@@ -34,12 +35,14 @@ class Noted:
     """Notes of a part's reader: the number of its records, counted independently of them, and likely mistakes.
 
     `rounded` are the numbers of key columns for which a text has more digits than the column. `schema_ids` are the ids
-    of schemas in the headers of values, if any id is accepted.
+    of schemas in the headers of values, if any id is accepted. `cut_off`: the part is a file that ends early, and its
+    last record is the error about that, in these words.
     """
 
     rows: int
     rounded: frozenset[int] = frozenset()
     schema_ids: frozenset[int] = frozenset()
+    cut_off: str | None = None
 
 
 NOTHING = Noted(0)
@@ -50,7 +53,9 @@ class Declared:
     """The columns of a source and what judging takes from them; pickled into the job.
 
     `key` and `expiry` are numbers of columns. `unit_us` are the µs of one step of a whole number that is a time.
-    Folders below `folder` may give columns. `zone` is that of times without one. `is_secure`: see `core.digests`.
+    Paths may give columns by `path_rule`. `zone` is that of times without one. `is_secure`: see `core.digests`.
+    `payload` are the parts of records that a fingerprint is made of, if the layout has one; None: their value as bytes.
+    `keeps_text`: any record may become an error when it is judged.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -61,44 +66,49 @@ class Declared:
     null_is_error: bool
     layout: RecordLayout
     salt: bytes
-    folder: Path
+    path_rule: PathRule
     zone: str = "UTC"
     is_secure: bool = False
+    payload: tuple[Leaf, ...] | None = ()
+    keeps_text: bool = False
 
-    def folder_values(self, path: str) -> dict[int, FolderValue]:
-        """The values that a file's folders give to columns, by the numbers of the columns."""
-        declared = [Column(column.name, column.kind) for column in self.columns]
-        texts = folder_texts(path, self.folder, declared)
+    def path_values(self, path: str) -> dict[int, PathValue]:
+        """The values that a file's path gives to columns, by the numbers of the columns."""
+        texts = self.path_rule.texts(path, [Column(column.name, column.kind) for column in self.columns])
         return {
-            number: folder_value(texts[column.name], column.kind, self.zone)
+            number: path_value(texts[column.name], column.kind, self.zone)
             for number, column in enumerate(self.columns)
             if column.name in texts
         }
 
-    def stored(self, folders: Collection[int]) -> list[int]:
-        """The columns to read from a file, by number: all that `records` needs but those that its folders give."""
-        return [number for number in self._needed() if number not in folders]
+    def stored(self, in_path: Collection[int]) -> list[int]:
+        """The columns to read from a file, by number: all that `records` needs but those that its path gives."""
+        return [number for number in self._needed() if number not in in_path]
 
     def records(
         self,
         columns: Mapping[int, pa.Array],
         order: NDArray[np.int64],
         *,
-        folders: Mapping[int, FolderValue] = _NO_FOLDERS,
+        in_path: Mapping[int, PathValue] = _NOT_IN_PATH,
         admission: Admissions | None = None,
         texts: Texts | None = None,
         sent: Mapping[str, pa.Array] = _NOTHING_SENT,
+        value: pa.Array | None = None,
         has_changed: bool = False,
     ) -> pa.RecordBatch:
         """Records as reading tasks take them, see `tasks.layout`, of the values of the `stored` columns.
 
         `order` is the source order of each. `admission` is the state of each so far: an error stays one. Without
-        `texts` no record has one. `sent` are the columns SENT, where ports are topics. `has_changed`: all are errors,
-        since their file is not the one that was listed.
+        `texts` no record has one. `sent` are the columns SENT, where ports are topics. `value`: the records' values as
+        bytes, where they come from a topic. `has_changed`: all are errors, since their file is not the one that was
+        listed.
         """
         rows = len(order)
         columns = {
-            number: self._constant(number, folders[number], rows) if number in folders else columns[number]
+            number: constant(in_path[number], self.columns[number].arrow, rows)
+            if number in in_path
+            else columns[number]
             for number in self._needed()
         }
         key = [columns[number] for number in self.key]
@@ -111,7 +121,7 @@ class Declared:
             for column in key:
                 if column.null_count:
                     admissions[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
-        if any(isinstance(value, NoValue) for value in folders.values()):
+        if is_malformed(in_path):
             admissions[:] = int(Admission.MALFORMED)
         if admission is not None:
             admissions = np.where(admission == int(Admission.ADMITTED), admissions, admission)
@@ -125,6 +135,8 @@ class Declared:
             layout.CATEGORY if self.layout.has_category else layout.EXPIRY: expiry,
             layout.RAW: pa.nulls(rows, pa.string()) if texts is None else texts(admissions, expiry),
         }
+        if self.layout.has_fingerprint:
+            given[layout.FINGERPRINT] = self._fingerprint(columns, value, rows)
         parsed = {layout.parsed(number): column for number, column in columns.items()}
         return self.layout.records({**given, **parsed, **sent})
 
@@ -141,11 +153,18 @@ class Declared:
     def _needed(self) -> list[int]:
         if self.layout.has_columns:
             return list(range(len(self.columns)))
-        return sorted({*self.key, *(() if self.expiry is None else (self.expiry,))})
+        compared = {leaf.path[0] for leaf in self.payload or ()}
+        payload = (number for number, column in enumerate(self.columns) if column.name in compared)
+        return sorted({*self.key, *(() if self.expiry is None else (self.expiry,)), *payload})
 
-    def _constant(self, number: int, value: FolderValue, rows: int) -> pa.Array:
-        arrow = self.columns[number].arrow
-        return pa.nulls(rows, arrow) if isinstance(value, NoValue) else pa.repeat(pa.scalar(value, arrow), rows)
+    def _fingerprint(self, columns: Mapping[int, pa.Array], value: pa.Array | None, rows: int) -> pa.Array:
+        if self.payload is None:
+            value = pa.nulls(rows, pa.binary()) if value is None else value
+            found = array_fingerprint([WHOLE_VALUE], {WHOLE_VALUE.name: value}, self.salt, rows)
+        else:
+            named = {self.columns[number].name: column for number, column in columns.items()}
+            found = array_fingerprint(self.payload, named, self.salt, rows)
+        return pa.array(found)
 
     def _expiry(self, columns: Mapping[int, pa.Array], admission: NDArray[Any], rows: int) -> pa.Array:
         """The expiry keys or categories; sets `admission` where the value is absent or cannot be an expiry key."""

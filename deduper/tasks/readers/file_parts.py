@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from deduper.core.verdict import Admission
 from deduper.spark.failures import is_passing
-from deduper.tasks.readers.partition_folders import FolderValue
+from deduper.tasks.readers.path_columns import PathValue
 
 _ASKED = re.compile(r"of size (\d+) failed")
 
@@ -60,6 +60,10 @@ class UnreadableFile(FileFault):
     admission = Admission.FILE_UNREADABLE
 
 
+class CutOffFile(UnreadableFile):
+    """It ends early: what comes before the cut is whole lines, and was read."""
+
+
 class MisheadedFile(FileFault):
     """Its first line is not the header of the declared columns."""
 
@@ -77,7 +81,7 @@ class FileReason(NamedTuple):
 class FilePart:
     """A file of a window, as it was listed; `ordinal` is its place there.
 
-    Its records take about `decoded_bytes` decoded. `folders` are the values that the names of its folders give to
+    Its records take about `decoded_bytes` decoded. `in_path` are the values that its path gives to
     columns, by their numbers. `rows` are those that the file itself counts; None where it does not. A file with a
     `fault` is not read. `has_changed`: it is read as it is found, and its records are errors.
     """
@@ -87,7 +91,7 @@ class FilePart:
     modified_ms: int
     size_bytes: int
     decoded_bytes: int
-    folders: Mapping[int, FolderValue]
+    in_path: Mapping[int, PathValue]
     rows: int | None
     fault: FileReason | None = None
     has_changed: bool = False
@@ -98,11 +102,11 @@ class FilePart:
         file: WindowFile,
         ordinal: int,
         decoded_bytes: int,
-        folders: Mapping[int, FolderValue],
+        in_path: Mapping[int, PathValue],
         rows: int | None = None,
     ) -> FilePart:
         """The part for a listed file."""
-        return cls(file.path, ordinal, file.modified_ms, file.size_bytes, decoded_bytes, folders, rows)
+        return cls(file.path, ordinal, file.modified_ms, file.size_bytes, decoded_bytes, in_path, rows)
 
     @classmethod
     def with_fault(cls, file: WindowFile, ordinal: int, fault: FileReason) -> FilePart:
@@ -113,6 +117,10 @@ class FilePart:
     def name(self) -> str:
         """The file, for messages."""
         return self.path
+
+    def said(self, fault: str) -> str:
+        """The text of an error tuple about this file."""
+        return f"{self.path}: {fault}".encode("utf-8", "backslashreplace").decode()
 
     def as_now(self) -> FilePart:
         """The part with the time and the size that the file has now.

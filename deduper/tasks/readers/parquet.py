@@ -30,7 +30,7 @@ from deduper.tasks.readers.file_parts import FilePart, UnreadableFile, WindowFil
 from deduper.tasks.readers.old_calendar import FIRST_INT96, VERSION, Calendar
 from deduper.tasks.readers.parquet_columns import StoredColumn, stored_columns
 from deduper.tasks.readers.parquet_values import Faults, ValueFault, worst
-from deduper.tasks.readers.partition_folders import FolderValue
+from deduper.tasks.readers.path_columns import PathValue
 
 _BATCH_ROWS = 65_536
 _MAGIC, _MAGIC_ENCRYPTED = b"PAR1", b"PARE"
@@ -51,10 +51,10 @@ class ParquetReading:
         Raises:
             FileChanged, FileGone, UnreadableFile: it cannot be read.
         """
-        folders = self.declared.folder_values(file.path)
-        listed = FilePart.of(file, ordinal, 0, folders)
+        in_path = self.declared.path_values(file.path)
+        listed = FilePart.of(file, ordinal, 0, in_path)
         with _as_listed(listed), opened_parquet(file.path) as opened:
-            self._stored(opened, folders)
+            self._stored(opened, in_path)
             footer = opened.footer
             with decoding(file.path):
                 sizes = [footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)]
@@ -73,14 +73,14 @@ class ParquetReading:
         part.check()
         begin = first = part.ordinal << POSITION_BITS
         with _as_listed(part), opened_parquet(part.path) as opened:
-            columns = self._stored(opened, part.folders)
+            columns = self._stored(opened, part.in_path)
             names = [column.name for column in columns.values() if column is not None]
             for batch in opened.batches(names):
                 with decoding(part.path):
                     values, admission = self._values(batch, columns)
                 order = np.arange(first, first + batch.num_rows, dtype=np.int64)
                 yield self.declared.records(
-                    values, order, folders=part.folders, admission=admission, has_changed=part.has_changed
+                    values, order, in_path=part.in_path, admission=admission, has_changed=part.has_changed
                 )
                 first += batch.num_rows
         part.check()
@@ -96,15 +96,15 @@ class ParquetReading:
         )
         return made.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
-    def _stored(self, opened: OpenedParquet, folders: Mapping[int, FolderValue]) -> dict[int, StoredColumn | None]:
+    def _stored(self, opened: OpenedParquet, in_path: Mapping[int, PathValue]) -> dict[int, StoredColumn | None]:
         """The file's columns for those that are needed, by number.
 
         Raises:
             UnreadableFile: it cannot have one of the declared columns.
         """
-        numbers = [number for number in range(len(self.declared.columns)) if number not in folders]
+        numbers = [number for number in range(len(self.declared.columns)) if number not in in_path]
         stored = opened.columns([self.declared.columns[number] for number in numbers])
-        needed = self.declared.stored(folders)
+        needed = self.declared.stored(in_path)
         return {number: column for number, column in zip(numbers, stored, strict=True) if number in needed}
 
     def _values(

@@ -19,8 +19,13 @@ Places = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-def guarded_above(clock: ClockRules | None) -> float | None:
-    """The expiry key above which a guard of the clock may make an error of a record; None: of any."""
+def guarded_above(clock: ClockRules | None, *, keeps_text: bool) -> float | None:
+    """The expiry key above which a guard of the clock may make an error of a record; None: of any.
+
+    `keeps_text`: see `Declared`.
+    """
+    if keeps_text:
+        return None
     return math.inf if clock is None else guard_bound(clock)
 
 

@@ -127,8 +127,7 @@ def read_file(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead:
     found = _records_or_fault(reading, task, part) if part.fault is None else part.fault
     if isinstance(found, PartRead):
         return found
-    text = f"{part.path}: {found.text}".encode("utf-8", "backslashreplace").decode()
-    tuples = reading.declared.error_tuple(part.ordinal << POSITION_BITS, found.admission, text)
+    tuples = reading.declared.error_tuple(part.ordinal << POSITION_BITS, found.admission, part.said(found.text))
     return PartRead(spill(task, iter([tuples])), Noted(1), found)
 
 

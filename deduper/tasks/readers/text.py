@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -20,9 +21,18 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
 from deduper.tasks.readers.declared import Declared, Noted
-from deduper.tasks.readers.file_parts import FilePart, MisheadedFile, UnreadableFile, WindowFile, decoding
+from deduper.tasks.readers.file_parts import (
+    CutOffFile,
+    FilePart,
+    MisheadedFile,
+    UnreadableFile,
+    WindowFile,
+    decoding,
+)
+from deduper.tasks.readers.path_columns import PathValue, constant, groups_of, is_malformed, name_values
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
 from deduper.text import block
+from deduper.text.block import Parsed
 from deduper.text.csv_header import header_fault
 from deduper.text.format import TextFormat
 from deduper.text.written import csv_header
@@ -40,6 +50,10 @@ _ZLIB: Final = ".deflate"
 _CUT_IN_SILENCE: Final = (".lz4", ".snappy")
 """Endings that Hadoop takes for compressed, in formats that are not read here."""
 _PACKED_BYTES = 64 << 10
+_CUT_OFF: Final = "Truncated compressed stream"
+"""What Arrow says of a file that ends within a member."""
+_STEPS_TO_A_CUT: Final = (4096, 1)
+_PACKED_SAMPLE = 1 << 20
 _DECODED = 8
 """About so many bytes of text are in a byte of a compressed file."""
 
@@ -51,12 +65,13 @@ Places = NDArray[np.int64]
 class TextReading:
     """How records are read; pickled into the job.
 
-    `delimiter` stands between the fields of CSV; None: lines are JSON. With `header`, the first line of a file is no
-    record, but has a place.
+    `form` is the name of their format in the settings. `delimiter` stands between the fields of CSV. With `header`, the
+    first line of a file is no record, but has a place.
     """
 
     declared: Declared
-    delimiter: str | None = None
+    form: str = "json"
+    delimiter: str = ","
     header: bool = False
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart:
@@ -67,7 +82,7 @@ class TextReading:
         """
         require_lines(file.path, file.size_bytes)
         factor = _DECODED if _is_compressed(file.path) else 1
-        return FilePart.of(file, ordinal, factor * file.size_bytes, self.declared.folder_values(file.path))
+        return FilePart.of(file, ordinal, factor * file.size_bytes, self.declared.path_values(file.path))
 
     def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
         """The records of a file, see `tasks.layout`. Returns what is noted of them, their number by its line ends.
@@ -75,7 +90,7 @@ class TextReading:
         Raises:
             FileChanged, FileGone: it is not the file any more that was listed.
             MisheadedFile: its first line is not the header of the columns.
-            UnreadableFile: it cannot be read to its end.
+            UnreadableFile: it cannot be read to its end. One that is cut off gives the lines before, then an error.
         """
         part.check()
         try:
@@ -85,20 +100,23 @@ class TextReading:
             raise
 
     def sound_file(self) -> bytes:
-        """A file with one record of no values, behind a header of the first column."""
-        header = csv_header([self.declared.columns[0].name]) if self.header else b""
-        return header + (b"{}\n" if self.delimiter is None else b"\n")
+        """A file with one record of no values, behind a header of the first column that no file's name gives."""
+        given = groups_of(self.declared.path_rule.name_pattern or "")
+        names = [column.name for column in self.declared.columns if column.name not in given]
+        header = csv_header(names[:1]) if self.header else b""
+        return header + (b"{}\n" if self.form == "json" else b"\n")
 
     def _records(self, part: FilePart, clock: ClockRules | None) -> Generator[pa.RecordBatch, None, Noted]:
         begin = first = part.ordinal << POSITION_BITS
-        text, places = self._format(part.folders)
-        bound = guarded_above(clock)
+        text, places = self._format(part.in_path)
+        bound = guarded_above(clock, keeps_text=self.declared.keeps_text)
         file = Lines(part.path)
         headers = 0
         rounded: set[int] = set()
-        for lines in file:
+        cuts: list[CutOffFile] = []
+        for lines in _until_cut(file, cuts):
             if self.header and not headers:
-                self._require_header(lines, part.folders)
+                self._require_header(lines, part.in_path)
                 headers = 1
                 first += 1
                 lines = lines.behind_first()
@@ -115,7 +133,7 @@ class TextReading:
             yield self.declared.records(
                 columns,
                 order,
-                folders=part.folders,
+                in_path=part.in_path,
                 admission=admission,
                 texts=texts,
                 has_changed=part.has_changed,
@@ -124,26 +142,46 @@ class TextReading:
         part.check()
         if first - begin != file.counted:
             raise UnreadableFile(f"{first - begin} records were read of {file.counted} lines")
-        return Noted(file.counted - headers, frozenset(rounded))
+        rows = file.counted - headers
+        if not cuts:
+            return Noted(rows, frozenset(rounded))
+        if not rows:
+            raise cuts[0]
+        fault = f"{cuts[0]}: it was cut off behind line {file.counted:,}, and the lines up to there were judged"
+        yield self.declared.error_tuple(first, Admission.FILE_UNREADABLE, part.said(fault))
+        return Noted(rows + 1, frozenset(rounded), cut_off=fault)
 
-    def _require_header(self, lines: SomeLines, folders: Collection[int]) -> None:
+    def _require_header(self, lines: SomeLines, in_path: Collection[int]) -> None:
         """Raises MisheadedFile."""
-        columns = [column.name for number, column in enumerate(self.declared.columns) if number not in folders]
+        columns = [column.name for number, column in enumerate(self.declared.columns) if number not in in_path]
         line = lines.data[lines.starts[0] : lines.ends[0]].tobytes()
-        fault = header_fault(line, columns, self.delimiter or ",")
+        fault = header_fault(line, columns, self.delimiter)
         if fault is not None:
             raise MisheadedFile(fault)
 
-    def _format(self, folders: Collection[int]) -> tuple[TextFormat, dict[int, int]]:
+    def _format(self, in_path: Collection[int]) -> tuple[TextFormat, dict[int, int]]:
         """What a line holds, and where in it the columns are that are needed, by their numbers.
 
-        A column that folders give has no field in CSV; in JSON a field of its name is ignored.
+        A column that its path gives has no field in CSV; elsewhere a field of its name is ignored.
         """
-        columns = self.declared.columns
-        # A line of no columns would be none; any one will do, as it does for Spark.
-        numbers = [number for number in range(len(columns)) if number not in folders] or [0]
-        text = TextFormat(tuple(columns[number] for number in numbers), self.declared.zone, self.delimiter)
-        return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
+        whole = TextFormat.of(self.form, self.declared.columns, self.declared.zone, self.delimiter)
+        text, numbers = _of_lines(whole, in_path)
+        return text, {number: numbers.index(number) for number in self.declared.stored(in_path)}
+
+
+def _until_cut(file: Lines, cuts: list[CutOffFile]) -> Iterator[SomeLines]:
+    """The lines of a file; if it is cut off, `cuts` gets the fault."""
+    try:
+        yield from file
+    except CutOffFile as fault:
+        cuts.append(fault)
+
+
+def _of_lines(text: TextFormat, in_path: Collection[int]) -> tuple[TextFormat, list[int]]:
+    """What the lines of a file hold beside the columns in its path, and the numbers of their columns."""
+    # A line of no columns would be none; any one will do, as it does for Spark.
+    numbers = [number for number in range(len(text.columns)) if number not in in_path] or [0]
+    return replace(text, columns=tuple(text.columns[number] for number in numbers)), numbers
 
 
 def fault_of_header(path: str, columns: Sequence[str], delimiter: str) -> str | None:
@@ -211,16 +249,16 @@ class Lines:
         self.counted = 0
 
     def __iter__(self) -> Iterator[SomeLines]:
+        """Raises CutOffFile behind the last whole line of a compressed file that ends early."""
         for data, starts, ends in self._blocks():
             for at in range(0, len(starts), _BATCH_ROWS):
                 yield SomeLines(data, starts[at : at + _BATCH_ROWS], ends[at : at + _BATCH_ROWS])
 
     def _blocks(self) -> Iterator[tuple[Bytes, Places, Places]]:
         """Blocks of whole lines; a line that is cut by the end of a block is in the next one."""
-        with decoding(self._path):
-            # Arrow takes no name that is not UTF-8 otherwise.
-            opened = pa.OSFile(os.fsencode(self._path)) if self._data is None else pa.BufferReader(self._data)
-        with opened:
+        cut: CutOffFile | None = None
+        decoded = 0
+        with self._opened() as opened:
             stream = _unpacked(self._path, opened)
             rest: Bytes = np.zeros(0, np.uint8)
             is_at_begin, is_at_end = True, False
@@ -228,9 +266,15 @@ class Lines:
                 # A line longer than a block is looked at once more for each doubling of it.
                 data = np.empty(rest.size + max(_BLOCK_BYTES, rest.size), np.uint8)
                 data[: rest.size] = rest
-                with decoding(self._path):
-                    read = _fill(stream, data[rest.size :])
-                is_at_end = rest.size + read < data.size
+                try:
+                    with decoding(self._path):
+                        read = _fill(stream, data[rest.size :])
+                except UnreadableFile as fault:
+                    if _CUT_OFF not in str(fault):
+                        raise  # damaged: what was unpacked before may be wrong
+                    cut, read = CutOffFile(str(fault)), self._before_the_cut(data[rest.size :], decoded)
+                decoded += read
+                is_at_end = cut is not None or rest.size + read < data.size
                 data = data[: rest.size + read]
                 self.counted += int(np.count_nonzero(data[rest.size :] == _LINE_END))
                 starts, ends, last = block.lines(data)
@@ -240,18 +284,39 @@ class Lines:
                     last = _behind_marks(data)
                 is_at_begin = is_at_begin and not ends.size
                 rest = data[last:]
-                if is_at_end and rest.size:
+                if is_at_end and rest.size and cut is None:
                     starts, ends = np.append(starts, last), np.append(ends, data.size)
                     self.counted += 1
                 if rest.size > _LONGEST_LINE:
                     raise UnreadableFile(f"a line of more than {_LONGEST_LINE} bytes")
                 yield data, starts, ends
+        if cut is not None:
+            raise cut
+
+    def _opened(self) -> pa.NativeFile:
+        with decoding(self._path):
+            # Arrow takes no name that is not UTF-8 otherwise.
+            return pa.OSFile(os.fsencode(self._path)) if self._data is None else pa.BufferReader(self._data)
+
+    def _before_the_cut(self, data: Bytes, skipped: int) -> int:
+        """How many bytes stand between the first `skipped` ones and the cut; they are written to `data`.
+
+        A read over the cut does not say how many bytes it has got, so they are read once more, in the end one by one.
+        """
+        read = 0
+        for step in _STEPS_TO_A_CUT:
+            with self._opened() as opened, suppress(UnreadableFile), decoding(self._path):
+                stream = _unpacked(self._path, opened)
+                left = skipped + read
+                while left:
+                    left -= len(stream.read(min(left, _BLOCK_BYTES)))
+                while read < data.size and (more := stream.readinto(data[read : read + step])):
+                    read += more
+        return read
 
 
-def parsed_lines(
-    path: str, text: TextFormat, wanted: Sequence[int], *, header: bool, data: bytes | None = None
-) -> Iterator[tuple[SomeLines, block.Parsed]]:
-    """The lines of a file, some at a time, and the columns `wanted` of their records; `header`: the first is none.
+def some_lines(path: str, text: TextFormat, *, header: bool, data: bytes | None = None) -> Iterator[SomeLines]:
+    """The lines of a file, some at a time; `header`: the first is none.
 
     `data`: as `Lines`.
 
@@ -266,23 +331,54 @@ def parsed_lines(
             require_header(path, some.data[some.starts[0] : some.ends[0]].tobytes(), text)
             some = some.behind_first()
         rows += some.count
-        yield some, block.parse(some.data, some.starts, some.ends, text, wanted)
+        yield some
     if rows + headers != lines.counted:
         raise IntegrityError(f"{path}: {rows + headers} lines were read of {lines.counted}")
 
 
+@dataclass(frozen=True, slots=True)
+class NamedLines:
+    """The columns of a file of lines, some of which its name may give."""
+
+    text: TextFormat
+    in_name: Mapping[int, PathValue]
+    of_lines: TextFormat
+    numbers: Sequence[int]
+
+    @classmethod
+    def of(cls, path: str, text: TextFormat, name_pattern: str | None) -> NamedLines:
+        """Those of this file."""
+        in_name = name_values(name_pattern, path, text)
+        return cls(text, in_name, *_of_lines(text, in_name))
+
+    def parse(self, some: SomeLines, wanted: Sequence[int]) -> tuple[dict[int, pa.Array], NDArray[np.bool_], Parsed]:
+        """These columns, by their numbers; where a line is no record; and what the lines themselves gave."""
+        stored = [number for number in wanted if number not in self.in_name]
+        places = {number: self.numbers.index(number) for number in stored}
+        parsed = block.parse(some.data, some.starts, some.ends, self.of_lines, list(places.values()))
+        columns = {
+            number: parsed.columns[places[number]]
+            if number in places
+            else constant(self.in_name[number], self.text.columns[number].arrow, some.count)
+            for number in wanted
+        }
+        wrong = parsed.malformed | parsed.invalid_utf8
+        return columns, wrong | is_malformed(self.in_name), parsed
+
+
 def rows_of_lines(
-    path: str, text: TextFormat, *, header: bool, data: bytes | None = None
+    path: str, text: TextFormat, *, header: bool, data: bytes | None = None, name_pattern: str | None = None
 ) -> Iterator[tuple[pa.RecordBatch, list[str]]]:
     """The rows of a file, some at a time, and the lines that are no record of all columns, as `texts_of` has them.
 
     Raises:
-        UsageError, IntegrityError: as `parsed_lines`.
+        UsageError, IntegrityError: as `some_lines`.
     """
     names = [column.name for column in text.columns]
-    for some, parsed in parsed_lines(path, text, range(len(names)), header=header, data=data):
-        rows = pa.RecordBatch.from_arrays([parsed.columns[number] for number in range(len(names))], names)
-        wrong = parsed.malformed | parsed.invalid_utf8
+    named = NamedLines.of(path, text, name_pattern)
+    for some in some_lines(path, named.of_lines, header=header, data=data):
+        columns, wrong, parsed = named.parse(some, range(len(names)))
+        rows = pa.RecordBatch.from_arrays([columns[number] for number in range(len(names))], names)
         if not wrong.any():
             yield rows, []
             continue
@@ -341,6 +437,22 @@ def _unpacked(path: str, file: pa.NativeFile) -> _Stream:
     codec = next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
     stream: _Stream = file if codec is None else pa.CompressedInputStream(file, codec)
     return stream
+
+
+def packed_share(path: str) -> float:
+    """About how many bytes of text a byte of the file is, by its beginning: 1 if it is not compressed."""
+    if not _is_compressed(path):
+        return 1.0
+    with open(os.fsencode(path), "rb") as file:  # noqa: PTH123  a name may be no UTF-8
+        packed = file.read(_PACKED_SAMPLE)
+    stream = _unpacked(path, pa.BufferReader(packed))
+    text = 0
+    try:
+        while more := len(stream.read(_PACKED_BYTES)):
+            text += more
+    except (OSError, ValueError, zlib.error):
+        pass  # it was cut off
+    return text / len(packed) if text else float(_DECODED)
 
 
 def _is_compressed(path: str) -> bool:

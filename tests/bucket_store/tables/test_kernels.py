@@ -46,6 +46,7 @@ class Columns:
         self.expiry = np.zeros(slots * expiry, np.int64)
         self.origin = np.zeros(slots * origin, np.int64)
         self.window = np.zeros(slots * origin, np.uint32)
+        self.fingerprint = np.zeros(slots * origin, np.uint64)
 
     def apply(
         self, new: dict[Key, tuple[int, int, int]], start: int = 0, only_window: int | None = None
@@ -60,11 +61,13 @@ class Columns:
             self.expiry,
             self.origin,
             self.window,
+            self.fingerprint,
             capacity=self.capacity,
             digests=digests_of([key for key, _ in ordered]),
             new_expiry=column(0, np.int64, len(self.expiry) > 0),
             new_origin=column(1, np.int64, len(self.origin) > 0),
             new_window=column(2, np.uint32, only_window is None and len(self.origin) > 0),  # type: ignore[arg-type]
+            new_fingerprint=column(1, np.uint64, len(self.origin) > 0),  # type: ignore[arg-type]
             only_window=only_window or 0,
             start=start,
         )
@@ -81,6 +84,7 @@ class Columns:
                 home = key[0] * self.capacity >> 64
                 assert home <= at
                 assert self.slots[home:at].any(axis=1).all(), "no gap between home and place"
+                assert not len(self.origin) or self.fingerprint[at] == self.origin[at], "columns move together"
                 held[key] = tuple(
                     int(column[at]) if len(column) else 0 for column in (self.expiry, self.origin, self.window)
                 )
@@ -137,11 +141,13 @@ def copy_into(table: Columns, other: Columns, expiry_point: int | None) -> int:
         table.expiry,
         table.origin,
         table.window,
+        table.fingerprint,
         expiry_point=expiry_point,
         new_slots=other.slots,
         new_expiry=other.expiry,
         new_origin=other.origin,
         new_window=other.window,
+        new_fingerprint=other.fingerprint,
         capacity=other.capacity,
     )
     return copied

@@ -40,7 +40,7 @@ def rows_of(by: str, trial: Trial) -> st.SearchStrategy[Row]:
     expiries: Any = st.sampled_from(CATEGORIES)
     if by != "category":
         expiries = st.sampled_from(STEPS).map(lambda step: point + step * trial.unit)
-    return st.builds(lambda key, expiry: Row((key,), expiry), st.sampled_from(KEYS), expiries)
+    return st.builds(lambda key, expiry: Row((key,), expiry, 0), st.sampled_from(KEYS), expiries)
 
 
 PORTS = ("unique", "duplicate", "expired")

@@ -16,6 +16,7 @@ from deduper.admin.errors.report import ErrorRowGroup, ErrorsReport
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.health import Health, State
 from deduper.admin.inspect import BucketPart, BucketReport
+from deduper.admin.keys.conflicts import ConflictReport
 from deduper.admin.keys.explain import Explanation, SeenCopy
 from deduper.admin.keys.forecast import CopyForecast
 from deduper.admin.keys.stored import KeyEntry, StoredKey
@@ -136,6 +137,7 @@ REPORTS = {
         2,
         9,
     ),
+    "conflicts": ConflictReport(9, 3, 2, {"page": 2}, (("aaa", 3),), ("unique: only ports of files are read",)),
     "bucket": BucketReport(
         7,
         "numbers",

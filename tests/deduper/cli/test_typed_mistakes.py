@@ -193,7 +193,6 @@ def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
         ("restart job.yaml", "then `deduper run CONFIG`"),
         ("logs", "a job logs to standard error"),
         ("list", "`deduper status CONFIG` shows one job"),
-        ("replay job.yaml", "`deduper errors CONFIG --export TO`"),
         ("repair job.yaml", "`deduper verify CONFIG` finds what is damaged"),
         ("delete job.yaml a", "`deduper forget CONFIG VALUE...` takes a key out"),
         ("run job.yaml --once true", "--once takes no value: leave out `true`"),

@@ -35,7 +35,7 @@ servers-bad-v6 | "b1:9092,b2:9092" | "[1::2::3]:9092"
 dedup-headers-text | topic: unique} | topic: unique, dedup_headers: verdict}
   18:57: sinks.unique.dedup_headers: must be a list, found `verdict`; write `dedup_headers: [verdict, origin]`, or `[]`
 dedup-headers-unknown | topic: unique} | topic: unique, dedup_headers: [origin, offset]}
-  18:66: sinks.unique.dedup_headers.1: `offset` is no header; use verdict, reason, detail, window, origin, first_seen
+  18:66: sinks.unique.dedup_headers.1: `offset` is no header; use verdict, reason, detail, window, origin, first_seen, fingerprint
 dedup-headers-twice | topic: unique} | topic: unique, dedup_headers: [origin, origin]}
   18:66: sinks.unique.dedup_headers.1: `origin` appears twice; name every header once
 no-topics |   topics: [clicks, taps]\n | (nothing)
@@ -83,7 +83,8 @@ value-text |   value:\n<JSON_VALUE> |   value: json\n
 value-no-format |     format: json\n | (nothing)
   7:3: source.value.format: is missing; write `format: json`
 value-format |     format: json\n |     format: protobuf\n
-  8:13: source.value.format: `protobuf` is not a valid choice; write one of json, csv, text, avro
+  8:13: source.value.format: `protobuf` is not a valid choice; write one of json, csv, common_log, combined_log,
+      logfmt, text, avro
 value-avro-none | <JSON_VALUE> |     format: avro\n
   7:3: source.value.avro_schema: is missing; write the path of an .avsc file, or the schema as JSON
 value-avro-ddl |     format: json\n |     format: avro\n
@@ -114,6 +115,9 @@ value-port | id long | _Port long
 value-text-schema |     format: json\n |     format: text\n
   9:5: source.value.schema: does not apply to text, which has one column, `value string`; remove it, or write `format:
       json`
+value-log-field |     format: json\n |     format: combined_log\n
+  9:13: source.value.schema: combined_log has no field `id`; its fields are host, ident, user, time, request, method,
+      target, protocol, status, bytes, referer, agent, rest
 value-csv-nested |     format: json\n |     format: csv\n
   9:13: source.value.schema: a CSV field cannot hold column `tags` of type array<string>; declare it as string, or write
       `format: json`
@@ -218,7 +222,7 @@ sink-option-partitioner | topic: unique} | topic: unique, options: {kafka.partit
 sink-csv | format: parquet | format: csv
   20:21: sinks.expired.format: CSV cannot hold column `tags` of type array<string>; write `format: parquet` or `format:
       json`
-""",
+""",  # noqa: E501  # a message is one line
     {"JAAS": JAAS, "JSON_VALUE": JSON_VALUE, "SSL": SSL},
 )
 

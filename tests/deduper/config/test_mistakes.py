@@ -78,7 +78,14 @@ s3 | path: in/ | path: s3a://bucket/in
 source-in-hdfs | path: in/ | path: hdfs://namenode:8020/in
   4:9: source.path: files in `hdfs:` cannot be a source; mount the folder, copy the files, or read a topic
 file-format | file_format: json | file_format: avro
-  5:16: source.file_format: `avro` is not a valid choice; write one of json, csv, parquet
+  5:16: source.file_format: `avro` is not a valid choice; write one of json, csv, parquet, common_log, combined_log,
+      logfmt
+log-nested | file_format: json | file_format: logfmt
+  6:11: source.schema: a field of logfmt cannot hold column `tags` of type array<string>; declare it as string
+log-time | file_format: json\n  schema: "user | file_format: common_log\n  schema: "time date, user
+  6:11: source.schema: column `time` is date, and the time of common_log is an instant; declare it as timestamp, or as
+      string: `time timestamp`
+  6:11: source.schema: a field of common_log cannot hold column `tags` of type array<string>; declare it as string
 header | file_format: json | file_format: json\n  header: true
   6:3: source.header: does not apply to json files; remove it, or write `file_format: csv`
 header-bool | file_format: json | file_format: csv\n  header: maybe
@@ -91,6 +98,16 @@ csv-nested | file_format: json | file_format: csv
 json-map-keys | tags array<string> | tags array<map<int,string>>
   6:11: source.schema: column `tags` has a map with keys of type int, and names in JSON are texts; write
       `map<string,…>`
+name-pattern-no-group | path: in/ | path: in/\n  name_pattern: '.*\.log'
+  5:17: source.name_pattern: has no named group, so it gives no column; write one such as
+      `access-(?P<day>\d{4}-\d{2}-\d{2})\.log.*`
+name-pattern-none | path: in/ | path: in/\n  name_pattern: '(?P<user'
+  5:22: source.name_pattern: is not a regular expression: missing >, unterminated name; write one such as
+      `access-(?P<day>\d{4}-\d{2}-\d{2})\.log.*`
+name-pattern-unknown | path: in/ | path: in/\n  name_pattern: '(?P<usr>.*)'
+  5:17: source.name_pattern: the schema has no column `usr`; did you mean `user`?
+name-pattern-nested | path: in/ | path: in/\n  name_pattern: '(?P<tags>.*)'
+  5:17: source.name_pattern: column `tags` is array<string>, which a name does not have; declare it as string
 max-files-zero | path: in/ | path: in/\n  max_files_per_batch: 0
   5:24: source.max_files_per_batch: must be at least 1, found 0; remove it to have the default, 1000
 max-files-text | path: in/ | path: in/\n  max_files_per_batch: many
@@ -384,6 +401,7 @@ def test_a_cluster_takes_a_file_store_that_its_hosts_see(
 SETTINGS = [
     *("name", "source", "key", "null_keys", "digest", "expiry", "store", "sinks", "trigger", "spark"),
     *("source.format", "source.path", "source.file_format", "source.schema", "source.max_files_per_batch"),
+    "source.name_pattern",
     *("source.header", "source.delimiter", "expiry.by", "expiry.field", "expiry.period", "expiry.span", "expiry.unit"),
     *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump", "expiry.buckets"),
     *("expiry.live_categories", "expiry.remember_dropped", "store.url", "store.shards", "store.memory"),

@@ -11,7 +11,18 @@ import pytest
 
 from bucket_store.tables.matches import Matches
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, TupleVerdict, bucket_key
+from deduper.core.verdict import (
+    CONFLICT,
+    CONFLICT_IN_WINDOW,
+    EARLIER,
+    INT64_MAX,
+    INT64_MIN,
+    SAME,
+    UNKNOWN_COPY,
+    Admission,
+    TupleVerdict,
+    bucket_key,
+)
 
 _U, _D, _X, _E = TupleVerdict.UNIQUE, TupleVerdict.DUPLICATE, TupleVerdict.EXPIRED, TupleVerdict.ERROR
 RULES = JudgeRules(
@@ -70,7 +81,7 @@ def test_the_first_in_source_order_is_unique() -> None:
     """Whatever the order in which rows reach the shard; the others name it."""
     outcome = judge(rows([(1, 1)] * 4, [7, 7, 7, 7], order=[30, 10, 1 << 40, 20]))
     assert outcome.verdict.tolist() == [_D, _U, _D, _D]
-    assert outcome.same_window.tolist() == [True, False, True, True]
+    assert outcome.copies.tolist() == [SAME, EARLIER, SAME, SAME]
     assert outcome.first_window.tolist() == [WINDOW, -1, WINDOW, WINDOW]
     assert outcome.first_origin.tolist() == [10, 0, 10, 10]
     assert outcome.first_expiry.tolist() == [7, 0, 7, 7]
@@ -88,6 +99,48 @@ def test_a_key_is_sought_in_its_own_bucket() -> None:
     assert outcome.first_origin.tolist()[3] == 77
     assert outcome.first_expiry.tolist()[3] == -3
     assert outcome.reasons() == {"earlier_window": 1, "same_window": 1}
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_copy_with_another_payload_is_a_conflict(refuses: bool) -> None:
+    """Compared with the first copy alone, in this window or an earlier one; 0 in the store is unknown."""
+    stored = {(1, 2): 50, (1, 3): 0}  # fingerprints
+
+    def find(_: int, digests: Any) -> Matches:
+        hits = [tuple(digest) in stored for digest in digests.tolist()]
+        found = [stored.get(tuple(digest), 0) for digest in digests.tolist()]
+        zeros = np.zeros(len(hits), np.int64)
+        return Matches(np.array(hits), zeros, zeros + 7, zeros.astype(np.uint32) + 4, np.array(found, np.uint64))
+
+    given = rows([(1, 1)] * 4 + [(1, 2)] * 2 + [(1, 3)], [3] * 7)
+    given = replace(given, fingerprint=np.array([10, 11, 10, 11, 50, 51, 60], np.uint64))
+    rules = replace(RULES, has_fingerprint=True, refuses_conflicts=refuses, is_time=True)
+    outcome = judge_shard(given, rules, WINDOW, find)
+    other = _E if refuses else _D
+    assert outcome.verdict.tolist() == [_U, other, _D, other, _D, other, _D]
+    assert outcome.copies.tolist()[1:] == [
+        CONFLICT_IN_WINDOW,
+        SAME,
+        CONFLICT_IN_WINDOW,
+        EARLIER,
+        CONFLICT,
+        UNKNOWN_COPY,
+    ]
+    assert outcome.is_conflict.tolist() == [False, True, False, True, False, True, False]
+    assert outcome.first_window.tolist() == [-1, 9, 9, 9, 4, 4, 4], "refused conflicts name theirs too"
+    assert outcome.first_fingerprint is not None
+    assert outcome.first_fingerprint.tolist() == [0, 10, 10, 10, 50, 50, 0]
+    copies = {"same_window": 1, "earlier_window": 1, "unknown": 1}
+    conflicts = {"conflict_refused": 3} if refuses else {"conflict": 1, "conflict_in_window": 2}
+    assert outcome.reasons() == copies | conflicts
+    assert outcome.counts.tolist() == ([1, 3, 0, 3] if refuses else [1, 6, 0, 0])
+    assert sum(outcome.distances.counts) == outcome.counts[_D], "of duplicates alone"
+    assert outcome.max_admitted == 3
+    assert outcome.entries is not None
+    assert outcome.entries.fingerprint is not None
+    assert outcome.entries.fingerprint.tolist() == [10]
+    with pytest.raises(ValueError, match="rows have no fingerprint"):
+        judge_shard(replace(given, fingerprint=None), rules, WINDOW, find)
 
 
 @pytest.mark.parametrize(("expiry", "bucket"), [(-6, -2), (-5, -1), (-1, -1), (0, 0), (4, 0), (5, 1)])
@@ -236,7 +289,7 @@ def test_first_seen_is_optional() -> None:
     rules = replace(RULES, keep_first_seen=False)
     outcome = judge(rows([(1, 1), (1, 1)], [3, 3]), rules)
     assert outcome.first_window.tolist() == [-1, -1]
-    assert outcome.same_window.tolist() == [False, True]
+    assert outcome.copies.tolist() == [EARLIER, SAME]
     assert outcome.entries is not None
     assert outcome.entries.expiry is None
     assert outcome.entries.origin is None

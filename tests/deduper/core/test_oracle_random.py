@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from deduper.testing import Answer, Oracle, Row, Settings
 from tests import tiers
 from tests.deduper.engine import Engine, Memory, Shape, comparable
 from tests.deduper.store_memory import StoreMemory
-from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream
+from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream, with_payloads
 
 
 def seeds(at_night: int) -> range:
@@ -79,6 +80,28 @@ def test_random_streams_through_the_store(mode: str, tmp_path: Path) -> None:
             check_through_the_store(stream, seed, tmp_path / str(seed))
         except AssertionError as error:
             raise AssertionError(f"{mode}, seed {seed}") from error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3])
+def test_conflicts_of_random_streams(mode: str, share: float, tmp_path: Path) -> None:
+    """The same conflicts as the oracle, in memory and through the real store, whatever the shape."""
+    found: Counter[str] = Counter()
+    for seed in seeds(100):
+        on_conflict: Literal["duplicate", "error"] = "error" if seed % 2 else "duplicate"
+        stream = with_payloads(random_stream(mode, seed), seed, share, on_conflict)
+        shape = replace(random_shape(seed), conflicts=on_conflict)
+        rules = Engine(stream.settings, stream.types, shape, floats=stream.floats).rules
+        try:
+            check(stream, shape)
+            if seed % 5 == 0:
+                check(stream, shape, StoreMemory(tmp_path / str(seed), rules, seed))
+        except AssertionError as error:
+            raise AssertionError(f"{mode}, seed {seed}") from error
+        for window in run_engine(stream, shape):
+            found.update(reason for part in window for _, reason, _ in part if "conflict" in reason)
+    assert bool(found) == (share > 0)
 
 
 def test_wide_streams_through_the_store(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_numbers_are_for_ever() -> None:
         19: "file_unreadable",
         20: "tombstone",
         21: "file_header",
+        22: "conflict_refused",
     }
 
 

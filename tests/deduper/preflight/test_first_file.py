@@ -79,6 +79,23 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     ),
     "a name in a folder": ("user=a/a.json", GOOD.replace('"user":"a",', ""), {}, []),
     "a name that is no text, which Arrow opens not": ("\udcff.csv", "user,id,ts,page\n", {}, []),
+    "a name that matches": ("a.json", GOOD.replace('"user":"a",', ""), {"name_pattern": r"(?P<user>\w+)\.json"}, []),
+    "no name that matches": (
+        "a.json",
+        GOOD,
+        {"name_pattern": r"(?P<user>\d+)\.json"},
+        [
+            "source.name_pattern: the name of no file matches, such as a.json; write a pattern for the whole name, "
+            "with its ending"
+        ],
+    ),
+    "names of logfmt": ("a.log", "user=a id=1 ts=2026-06-01T11:00:00Z page=/\n", {"file_format": "logfmt"}, []),
+    "a key of logfmt with another name": (
+        "a.log",
+        "userId=a id=1 ts=2026-06-01T11:00:00Z page=/\n",
+        {"file_format": "logfmt"},
+        ["source.schema: the first record of {} has no `user`, but `userId`" + NULL],
+    ),
     "no JSON": ("a.json", "{", {}, []),
     "no object": ("a.json", "[1]", {}, []),
     "an array of arrays": ("a.json", "[" * 100_000, {}, []),
@@ -158,6 +175,17 @@ def test_the_first_records_are_judged(case: str, tmp_path: Path) -> None:
     file.write_bytes(f"{line}\n{line}\n{{".encode("utf-8", "surrogateescape"))
     wanted = [] if expected is None else [LEAVE.format(*expected[:2], file, *expected[2:])]
     assert found(config_of(tmp_path, "json")) == wanted
+
+
+def test_a_name_beside_others_that_does_not_match_is_a_warning(tmp_path: Path) -> None:
+    """Its records would be errors, and those of the others are judged."""
+    (tmp_path / "in").mkdir()
+    for name in ("7.json", "README"):
+        (tmp_path / "in" / name).write_text(GOOD + "\n")
+    assert found(config_of(tmp_path, "json", name_pattern=r"(?P<id>\d+)\.json"))[0] == (
+        f"source.name_pattern: the name of {tmp_path}/in/README does not match, so its records would leave by the "
+        "error port; change the pattern, or name the files in `source.path` by a wildcard"
+    )
 
 
 def test_the_types_of_parquet_are_those_of_the_schema(tmp_path: Path) -> None:

@@ -99,16 +99,22 @@ def test_many_expired_rows_have_a_cause(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize(
-    ("late_h", "ahead_s", "is_of_files", "cause"),
+    ("late_h", "ahead_s", "behind", "is_of_files", "cause"),
     [
-        (2, 0, True, "half of them are late by 3h at most: the period of 1h is short"),
-        (72, 0, True, "files with later times were judged before these"),
-        (72, 0, False, "old records were sent again"),
-        (72, 3000, True, "the latest point is 50 min ahead of this machine's clock"),
-        (1, 3000, True, None),
+        (2, 0, 1, True, "half of them are late by 3h at most: the period of 1h is short"),
+        (2, 0, 2, True, "files with later times were judged before these"),
+        (72, 0, 4, True, "files with later times were judged before these"),
+        (72, 0, 4, False, "these records were read behind later ones"),
+        (72, 0, 0, True, "old records stand among newer ones in the same files"),
+        (72, 0, 0, False, "old records stand among newer ones in the same partitions"),
+        (72, 3000, 4, True, "the latest point is 50 min ahead of this machine's clock"),
+        (1, 3000, 0, True, None),
     ],
 )
-def test_the_cause_of_expired_rows(late_h: int, ahead_s: float, is_of_files: bool, cause: str | None) -> None:
-    """By how late they are; None without any beyond the period."""
-    found = expired_cause(SpanCounts.of([(late_h * 3.6e9, 4)]), 3_600_000_000, ahead_s, is_of_files=is_of_files)
+def test_the_cause_of_expired_rows(
+    late_h: int, ahead_s: float, behind: int, is_of_files: bool, cause: str | None
+) -> None:
+    """By the windows that expire them, and by how late they are; None without any beyond the period."""
+    late = SpanCounts.of([(late_h * 3.6e9, 4)])
+    found = expired_cause(late, 3_600_000_000, ahead_s, behind=behind, is_of_files=is_of_files)
     assert (found is None) if cause is None else (found is not None and found.startswith(cause))

@@ -208,7 +208,7 @@ def test_a_damaged_index_says_what_to_do(place: Place) -> None:
     place.load([(key, "a", 0) for key in range(20)])
     (path,) = (BloomIndex().folder(place.root) / FILTERS).iterdir()
     data = path.read_bytes()
-    for wrong in (data[:-1], data[:20] + b"\1" + data[21:], None):
+    for wrong in (data[:-1], data[:20] + bytes([data[20] ^ 1]) + data[21:], None):
         path.unlink()
         if wrong is not None:
             path.write_bytes(wrong)

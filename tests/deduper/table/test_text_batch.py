@@ -130,7 +130,7 @@ def test_a_header_that_is_not_the_schema(tmp_path: Path) -> None:
     assert run_load(config(place, "csv")).inserted == 1
     put(place, "a.csv", ["7,2,1970-01-01"])
     loaded = config(place, "csv")
-    batch = TextBatch([tmp_path / "in/a.csv"], SCHEMA, is_csv=True, header=False)
+    batch = TextBatch([tmp_path / "in/a.csv"], SCHEMA, "csv", header=False)
     assert filter_exists(batch, loaded).to_pylist() == [True]
 
 
@@ -150,12 +150,45 @@ def test_rounded_keys_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "the key column k is a decimal(10,2), and a text of it has more digits" in warning
 
 
+def test_columns_of_the_names_of_files(tmp_path: Path) -> None:
+    """A column that a name gives has no field; lines of a file whose name does not match are errors."""
+    place = Place(tmp_path, "delta")
+    put(place, "w-1970-01-02.csv", ["k,v", "1,a"])
+    put(place, "w-1970-01-03.csv", ["k,v", "1,b"], zipped=False)
+    put(place, "other.csv", ["k,v", "2,c"])
+    pattern = r"source: {path: in, name_pattern: 'w-(?P<d>[-\d]+)\.csv',"
+    config(place, "csv")
+    file = tmp_path / "text.yaml"
+    file.write_text(file.read_text().replace("source: {path: in,", pattern))
+    loaded = load_config(file, environment={})
+    assert run_load(loaded).inserted == 2
+    assert sorted(place.rows()) == [(1, "a", 1), (1, "b", 2)]
+    assert [line for _, line in errors(place)] == [b"2,c"]
+    assert headlines(file.read_text().replace("<d>", "<e>"), tmp_path) == [
+        "1:34: source.name_pattern: the schema has no column `e`; its columns are k, v, d"
+    ]
+
+
+def test_lines_of_logs(tmp_path: Path) -> None:
+    """Pairs by their names, and the fields of a web server's line; a column that no line has is refused."""
+    place = Place(tmp_path, "delta")
+    put(place, "a.log", ['k=1 v="a b" d=1970-01-02', "v=c k=2 d=1970-01-02", 'k="', "k=1 v=x d=1970-01-02"])
+    report = run_load(config(place, "logfmt"))
+    assert (report.inserted, sorted(place.rows())) == (2, [(1, "a b", 1), (2, "c", 1)])
+    assert [line for _, line in errors(place) if line is not None] == [b'k="']
+    text = (tmp_path / "text.yaml").read_text().replace("logfmt", "common_log")
+    assert headlines(text, tmp_path) == [
+        "1:48: source.schema: common_log has no field `k`; its fields are host, ident, user, time, request, method, "
+        "target, protocol, status, bytes, rest"
+    ]
+
+
 def test_files_that_change_or_cannot_be_read(tmp_path: Path) -> None:
     """Nothing is committed."""
     place = Place(tmp_path, "delta")
     put(place, "a.json", ['{"k": 1, "v": "a", "d": "1970-01-01"}'])
     file = tmp_path / "in/a.json"
-    batch = TextBatch([file], SCHEMA, is_csv=False, header=False)
+    batch = TextBatch([file], SCHEMA, "json", header=False)
     file.write_text("{}\n")
     with pytest.raises(SourceChangedError, match="changed while it was loaded"):
         list(batch.batches(["k"]))
@@ -179,7 +212,7 @@ def test_files_that_change_or_cannot_be_read(tmp_path: Path) -> None:
 def test_the_columns_of_a_batch(tmp_path: Path) -> None:
     """Any of them in any order; the line is there where it is no record."""
     (tmp_path / "a").write_bytes(b'{"k": 1, "v": "a"}\n[\n')
-    batch = TextBatch([tmp_path / "a"], SCHEMA, is_csv=False, header=True)
+    batch = TextBatch([tmp_path / "a"], SCHEMA, "json", header=True)
     assert batch.schema == arrow([]).schema
     (read,) = batch.batches(["v", BAD_LINE, "k"])
     assert read.to_pylist() == [{"v": "a", BAD_LINE: None, "k": 1}, {"v": None, BAD_LINE: b"[", "k": None}]

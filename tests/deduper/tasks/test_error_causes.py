@@ -110,6 +110,19 @@ def test_each_cause(tmp_path: Path, source: dict[str, Any], reason: str, line: A
     assert found == (cause,)
 
 
+@pytest.mark.parametrize(
+    ("form", "reason", "line", "cause"),
+    [
+        ("logfmt", "null_key", f"User={CANARY} id=1 ts=2024", "they lack `user`, but have `User`"),
+        ("logfmt", "malformed", f'{{"user":"{CANARY}","id":1}}', "the lines look like JSON: is the format logfmt?"),
+        ("common_log", "malformed", '{"user":"a","id":1}', "the lines look like JSON: is the format common_log?"),
+    ],
+)
+def test_causes_of_logs(tmp_path: Path, form: str, reason: str, line: str, cause: str) -> None:
+    """Names of pairs are those of a line of JSON."""
+    assert causes(tmp_path, FILES | {"file_format": form}, reason, [line] * 3) == (cause,)
+
+
 def test_one_header_line_is_enough(tmp_path: Path) -> None:
     """Each file has one, among errors of any other kind; a record of such texts is none."""
     lines = ["User, id,ts", *[f"{CANARY},x,2024"] * 9]

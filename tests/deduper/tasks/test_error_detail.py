@@ -124,10 +124,21 @@ def test_values_of_folders(tmp_path: Path) -> None:
     given = details(tmp_path, FILES | {"schema": "id bigint, user string, ts timestamp, day date"}, key=["user", "day"])
     bad = f"{tmp_path}/in/day=Monday/a.json"
     assert detail(given, Admission.MALFORMED, ROW, bad) == (
-        'day: date expected, the name of a folder has text of 6 characters like "aaaaaa"'
+        'day: date expected, the path of the file has text of 6 characters like "aaaaaa"'
     )
     null = f"{tmp_path}/in/day=__HIVE_DEFAULT_PARTITION__/a.json"
-    assert detail(given, Admission.NULL_KEY, ROW, null, nulls=(3,)) == "day: null in the name of a folder"
+    assert detail(given, Admission.NULL_KEY, ROW, null, nulls=(3,)) == "day: null in the path of the file"
+    named = details(
+        tmp_path,
+        FILES | {"schema": "user string, id bigint, ts timestamp, day date", "name_pattern": r"(?P<day>.*)\.json"},
+        key=["user", "day"],
+    )
+    assert detail(named, Admission.MALFORMED, ROW, f"{tmp_path}/in/a.txt") == (
+        "day: the name of the file does not match name_pattern"
+    )
+    assert detail(named, Admission.MALFORMED, ROW, f"{tmp_path}/in/Monday.json") == (
+        'day: date expected, the path of the file has text of 6 characters like "aaaaaa"'
+    )
     csv = details(tmp_path, FILES | {"file_format": "csv", "schema": "day date, user string, id bigint, ts timestamp"})
     assert detail(csv, Admission.NULL_KEY, ",1", f"{tmp_path}/in/day=2024-01-01/a.csv", nulls=(1,)) == (
         "user: an empty field"

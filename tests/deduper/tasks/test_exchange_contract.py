@@ -61,13 +61,17 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True)
 class Window:
-    """Rows by reading task, each (key, expiry key, is an error), and how many reading tasks a partition has."""
+    """Rows by reading task, each (key, expiry key, is an error), and how many reading tasks a partition has.
+
+    `conflicts`: payloads, which follow from key and expiry key, are compared; `error`: a conflict is one.
+    """
 
     readers: list[list[tuple[int, int, bool]]]
     partition: int
     shards: int
     first_seen: bool
     seed: int
+    conflicts: str = ""
 
 
 windows = st.builds(
@@ -80,6 +84,7 @@ windows = st.builds(
     shards=st.integers(1, 5),
     first_seen=st.booleans(),
     seed=st.integers(0, 1000),
+    conflicts=st.sampled_from(["", "duplicate", "error"]),
 )
 
 
@@ -95,11 +100,19 @@ class Service:
 
     def read_task(self, window: Window, directory: str = "") -> ReadTask:
         clock = ClockRules(False, 20, None, None, now_us=0, latest=None, quiet_us=0)
-        layout = RecordLayout.of(pa.int64(), [pa.int64()])
+        layout = RecordLayout.of(pa.int64(), [pa.int64()], has_fingerprint=bool(window.conflicts))
         return ReadTask(directory, window.shards, layout, clock, in_order=True, keeps_latest=True)
 
     def judge_task(self, window: Window, readers: Iterable[str], directory: str = "") -> JudgeTask:
-        tables = TableLayout(has_expiry=True, float_expiry=False, has_origin=window.first_seen, one_table=True)
+        compares = bool(window.conflicts)
+        tables = TableLayout(
+            has_expiry=True,
+            float_expiry=False,
+            has_origin=window.first_seen,
+            one_table=True,
+            fingerprints_since=0 if compares else None,
+        )
+        rules = JudgeRules("ordered", True, False, 20, 10, 1, window.first_seen, None)
         return JudgeTask(
             directory=directory,
             readers=tuple(readers),
@@ -108,7 +121,7 @@ class Service:
             window=self.window,
             epoch=1,
             attempt=0,
-            rules=JudgeRules("ordered", True, False, 20, 10, 1, window.first_seen, None),
+            rules=replace(rules, has_fingerprint=compares, refuses_conflicts=window.conflicts == "error"),
             tables=TableSettings(str(self.root / "tables"), str(self.root / "tables"), 1 << 24, 1 << 24, tables),
             places=None,
             category_ids=(),
@@ -139,6 +152,7 @@ class Service:
             keep_first_seen=window.first_seen,
             expiry_type=pa.int64(),
             expiry_scale=0,
+            has_fingerprint=bool(window.conflicts),
         )
 
     def took(self, receipts: list[Receipt]) -> list[tuple[Any, bytes]]:
@@ -179,6 +193,7 @@ def records(reader: int, rows: list[tuple[int, int, bool]]) -> pa.RecordBatch:
             "_expiry": pa.array([expiry for _, expiry, _ in rows], pa.int64()),
             "_raw": pa.array(["raw" if bad else None for *_, bad in rows], pa.string()),
             "_0": pa.array(keys),
+            "_fingerprint": pa.array([1 + (key + expiry) % 3 for key, expiry, _ in rows], pa.uint64()),
         }
     )
 

@@ -64,6 +64,8 @@ def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
         "source": pa.array(["in-1", "in-1"]),
         "position": pa.array([8, 9]),
         "first_seen": first,
+        "fingerprint": pa.array(["0a", None]),
+        "first_fingerprint": pa.array(["0b", None]),
     }
     records = pa.RecordBatch.from_arrays(record, schema=SENT)
     sent = rows_to_send(records, dedup, np.zeros(2, np.int32), wanted)
@@ -74,6 +76,7 @@ def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
         "window": [("dedup-window", b"4")],
         "origin": [("dedup-origin", b"in-1@8")],
         "first_seen": [("dedup-first-seen", b"in-0@7"), ("dedup-first-seen-window", b"3")],
+        "fingerprint": [("dedup-fingerprint", b"0a"), ("dedup-first-fingerprint", b"0b")],
     }
     rows = [[(one["key"], one["value"]) for one in row or ()] for row in sent.column("headers").to_pylist()]
     assert rows[0] == [("n", b"1"), *(header for name in ours if name in wanted for header in ours[name])]

@@ -6,12 +6,13 @@ import pickle
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from deduper.core.clock import ClockRules
 from deduper.core.verdict import Admission
-from deduper.tasks import exchange
+from deduper.tasks import exchange, layout
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.read import ReadReceipt, ReadTask, read_function
+from deduper.tasks.read import ReadReceipt, ReadTask, read_function, spill
 
 
 def test_a_category_may_be_no_text(tmp_path: Path) -> None:
@@ -30,6 +31,31 @@ def test_a_category_may_be_no_text(tmp_path: Path) -> None:
     receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
     assert receipt.categories == ("a", "\\xff", "\\xfe")
     assert receipt.first_arrivals == (0, 1, 2)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(("latest", "behind"), [(None, 0), (30, 0), (35, 1), (200, 4)])
+def test_rows_that_earlier_windows_expire_are_counted(
+    tmp_path: Path, latest: int | None, behind: int, in_order: bool
+) -> None:
+    """And not those that only the records before them in their file expire."""
+    clock = ClockRules(False, 10, None, None, now_us=0, latest=latest, quiet_us=0)
+    task = ReadTask(
+        str(tmp_path), 1, RecordLayout.of(pa.int64()), clock=clock, in_order=in_order, keeps_latest=False, is_time=True
+    )
+    keys = {name: pa.array([1, 2, 3, 4]) for name in (layout.HI, layout.LO)}
+    records = pa.RecordBatch.from_pydict(
+        {
+            **keys,
+            layout.ORDER: pa.array([0, 1, 2, 3]),
+            layout.ADMISSION: pa.array([0, 0, 0, 0], pa.int8()),
+            layout.EXPIRY: pa.array([40, 50, 25, 45]),
+            layout.RAW: pa.nulls(4, pa.string()),
+        }
+    )
+    receipt = spill(task, iter([records]))
+    assert receipt is not None
+    assert receipt.behind == behind
 
 
 def test_the_clock_before_each_tuple_goes_with_it(tmp_path: Path) -> None:

@@ -41,13 +41,13 @@ def of(folder: Path, form: str, expiry: str, errors: str = "parquet", **settings
             {},
             JobKernels(False, False, False, True, True, (), False),
         ),
-        ("json", "never", "json", {"digest": "secure"}, JobKernels(False, False, True, False, False, (None,), True)),
+        ("json", "never", "json", {"digest": "secure"}, JobKernels(False, False, True, False, False, ("json",), True)),
         (
             "csv",
             "ordered, field: n, period: 2, span: 1, lookup: all_live",
             "parquet",
             {"source__delimiter": ";"},
-            JobKernels(True, True, False, False, True, (";",), False),
+            JobKernels(True, True, False, False, True, ("csv",), False),
         ),
     ],
 )

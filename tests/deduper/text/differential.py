@@ -1,6 +1,6 @@
 """The kernels against the exact parsers, over lines of any formats: where it says plain, all values are equal.
 
-    nice python -m tests.deduper.text.differential json|csv [--lines 50000000] [--first-seed 0] [--jobs 2]
+    nice python -m tests.deduper.text.differential json|csv|log [--lines 50000000] [--first-seed 0] [--jobs 2]
 
 goes through blocks of 20,000 lines, a format each, and prints every difference with the seed of its block.
 """
@@ -20,9 +20,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deduper.text import block as blocks
-from deduper.text import csv_exact, json_exact, kernels
+from deduper.text import csv_exact, json_exact, kernels, log_exact
 from deduper.text.format import Malformed, TextFormat
-from tests.deduper.text import csv_lines, json_lines
+from tests.deduper.text import csv_lines, json_lines, log_lines
 
 BLOCK_LINES = 20_000
 MOST_SHOWN = 20
@@ -41,6 +41,8 @@ class Found:
 def exact(line: bytes, text: TextFormat) -> list[Any] | None:
     """The exact values of a line; None when it is malformed."""
     try:
+        if text.log is not None:
+            return log_exact.record(line, text)
         return (json_exact if text.delimiter is None else csv_exact).record(line, text)
     except Malformed:
         return None
@@ -103,7 +105,7 @@ def _is_broken(line: bytes) -> bool:
 
 def block_differences(seed: int, lines: int = BLOCK_LINES, *, kind: str = "json") -> tuple[int, Found]:
     """A block's differences, with its seed."""
-    made = json_lines if kind == "json" else csv_lines
+    made: Any = {"json": json_lines, "csv": csv_lines, "log": log_lines}[kind]
     text = made.random_format(random.Random(seed))
     data = made.block_of(text, lines, seed)
     starts, ends, rest = blocks.lines(data)
@@ -114,7 +116,7 @@ def block_differences(seed: int, lines: int = BLOCK_LINES, *, kind: str = "json"
 def main() -> int:
     """Runs blocks until there were so many lines."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=("json", "csv"))
+    parser.add_argument("kind", choices=("json", "csv", "log"))
     parser.add_argument("--lines", type=int, default=50_000_000)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)

@@ -261,9 +261,15 @@ def test_very_long_lines() -> None:
 def test_warm_runs_without_the_exact_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker daemon loads the kernels before it forks; each has one signature, for any memory."""
     monkeypatch.delattr(block, "json_exact")
-    block.warm(None)
-    block.warm(",")
-    for compiled in (kernels.parse_json_lines, kernels.parse_csv_lines, kernels.gather_texts, kernels.line_ends):
+    for form in ("json", "csv", "logfmt", "common_log"):
+        block.warm(form)
+    parsers = (
+        kernels.parse_json_lines,
+        kernels.parse_csv_lines,
+        kernels.parse_web_log_lines,
+        kernels.parse_logfmt_lines,
+    )
+    for compiled in (*parsers, kernels.gather_texts, kernels.line_ends):
         assert len(compiled.signatures) == 1  # type: ignore[attr-defined]
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from deduper.text import block, kernels
 from deduper.text.format import TextFormat
-from tests.deduper.text import csv_lines, differential, json_lines
+from tests.deduper.text import csv_lines, differential, json_lines, log_lines
 from tests.deduper.text.csv_lines import csv_format
 from tests.deduper.text.json_lines import KINDS, laid, text_format
 
@@ -75,15 +75,24 @@ def test_ordinary_lines_of_csv_are_plain(seed: int) -> None:
     assert set(statuses(lines, wide)) == {kernels.NOT_PLAIN}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_ordinary_lines_of_logs_are_plain(seed: int) -> None:
+    """All of them."""
+    text = log_lines.random_format(random.Random(seed))
+    lines = list(log_lines.samples(text, seed, 300))
+    found = statuses(lines, text)
+    assert [line for line, status in zip(lines, found, strict=True) if status != kernels.PLAIN] == []
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["json", "csv"])
+@pytest.mark.parametrize("kind", ["json", "csv", "log"])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_exact_parser_agrees(seed: int, kind: str) -> None:
     """Of ordinary, odd and mutated lines the plain ones have the exact values; UTF-8 is what Python takes."""
     _, found = differential.block_differences(seed, 3_000, kind=kind)
     assert found.differences == []
     assert found.lines > 2_500
-    is_plain = kind == "json" or (csv_lines.random_format(random.Random(seed)).delimiter or "").isascii()
+    is_plain = kind != "csv" or (csv_lines.random_format(random.Random(seed)).delimiter or "").isascii()
     assert found.plain > (found.lines / 10 if is_plain else -1)
 
 

@@ -19,6 +19,10 @@ COLUMNS = tuple(
 )
 JSON = TextFormat(COLUMNS, "UTC")
 CSV = TextFormat(COLUMNS, "UTC", ",")
+LOGFMT = TextFormat.of("logfmt", COLUMNS, "UTC")
+WEB = TextFormat.of(
+    "common_log", tuple(map(DeclaredColumn.of, parse_columns("status int, bytes bigint, agent string"))), "UTC"
+)
 CANARY = "Zq7xW"
 
 
@@ -88,6 +92,40 @@ def test_a_line_of_json(line: str, reason: str | None) -> None:
 def test_a_line_of_csv(line: str, reason: str | None) -> None:
     """The same for fields."""
     assert Explainer(CSV).malformed(line) == reason
+
+
+WEB_LINE = '- - a [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" x 9'
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        (LOGFMT, 'user="a b" id=1 b', None),
+        (LOGFMT, "id=1x ts=2024-13-01", 'id: bigint expected, text of 2 characters like "9a"; ts too'),
+        (LOGFMT, "id", 'id: bigint expected, text of 4 characters like "aaaa"'),
+        (LOGFMT, 'user="a', "the line is not pairs name=value, with blanks between them"),
+        (WEB, WEB_LINE.replace("x", "200"), None),
+        (WEB, WEB_LINE, 'status: int expected, text of 1 character like "a"'),
+        (WEB, WEB_LINE.replace("[10", "[40"), "no time stands where common_log has it"),
+    ],
+)
+def test_a_line_of_a_log(text: TextFormat, line: str, reason: str | None) -> None:
+    """The same for pairs and for the fields of a server's line."""
+    assert Explainer(text).malformed(line) == reason
+
+
+def test_what_a_line_of_a_log_lacks() -> None:
+    """A name without a value is null; a line of a server has all fields of its format."""
+    assert Explainer(LOGFMT).absent("id= b=null", (0, 1, 2, 3)) == {
+        0: "no such field",
+        1: "null",
+        2: "no such field",
+        3: "null",
+    }
+    explain = Explainer(WEB)
+    assert explain.absent(WEB_LINE.replace(" 9", " -").replace("x", "1"), (0, 1, 2)) == {1: "null", 2: "no such field"}
+    assert explain.token(WEB_LINE, 0) == (Token.TEXT, "x")
+    assert "agent" not in explain.names(WEB_LINE)
 
 
 def test_a_missing_field_differs_from_a_null() -> None:

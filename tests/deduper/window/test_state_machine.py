@@ -152,7 +152,7 @@ def trials(draw: Any, by: str) -> Trial:
     """Settings near the edges: small periods, two buckets a period, little that is live."""
     null_keys = draw(st.sampled_from(("error", "allow")))
     unit: Any = 1
-    chosen = Settings(by, null_keys=null_keys)
+    chosen = Settings(by, null_keys=null_keys, on_conflict=draw(st.sampled_from((None, None, "duplicate", "error"))))
     if by == "category":
         live, dropped = draw(st.integers(1, 3)), draw(st.sampled_from((0, 1, 2, 10_000)))
         chosen = replace(chosen, live_categories=live, remember_dropped=dropped)
@@ -225,6 +225,7 @@ class JobMachine(RuleBasedStateMachine):
         FIGURES["examples"] += 1
         FIGURES[f"by {trial.settings.by}"] += 1
         FIGURES[f"on {trial.backend}"] += 1
+        FIGURES[f"conflicts: {trial.settings.on_conflict}"] += 1
 
     @rule(data=_ROWS, later=_MOMENT)
     def window(self, data: bytes, later: int) -> None:
@@ -619,7 +620,7 @@ class JobMachine(RuleBasedStateMachine):
         front = self.oracle.latest
         if front is None:
             front = BEGIN_US if by == "event_time" else 0 * unit
-        for byte in data:
+        for number, byte in enumerate(data):
             if byte >> 7 and len(partitions) < 3:
                 partitions.append([])
             step = byte >> 3 & 15
@@ -628,7 +629,7 @@ class JobMachine(RuleBasedStateMachine):
                 expiry = _CATEGORIES[step]
             elif by in ("event_time", "ordered") and _STEPS[step] is not None:
                 expiry = front + _STEPS[step] * unit
-            partitions[-1].append(Row((_KEYS[byte & 7],), expiry))
+            partitions[-1].append(Row((_KEYS[byte & 7],), expiry, int(number % 3 == 0)))
         FIGURES["rows put"] += len(data)
         return self.world.put(partitions)
 

@@ -192,7 +192,7 @@ class FolderInput:
         is_csv = self._port.format == "csv"
         # In CSV columns are known by their place, and `_dedup` is the last.
         more = scalars([Column(DEDUP, ColumnType("string", "string"))]) if is_csv else ()
-        text = TextFormat((*self._columns, *more), ZONE, "," if is_csv else None)
+        text = TextFormat.of(self._port.format, (*self._columns, *more), ZONE)
         assert self.declared is not None, "files of text have declared columns"
         yield self.declared.empty_table(), []
         for rows, bad in rows_of_lines(path, text, header=is_csv, data=data):

@@ -175,6 +175,42 @@ def test_lines_of_text_give_the_answers_of_parquet(tmp_path: Path, per: str) -> 
     assert tables[0].to_pylist() == tables[1].to_pylist()
 
 
+def test_lines_of_logfmt_give_the_answers_of_json(tmp_path: Path) -> None:
+    """The same events, as pairs."""
+    inputs(tmp_path, 4)
+    of_parquet = answered(tmp_path)
+    for file in (tmp_path / "events").glob("*.parquet"):
+        rows = [{**row, "at": row["at"].isoformat()} for row in pq.read_table(file).to_pylist()]
+        pairs = (" ".join(f"{name}={'' if one is None else one}" for name, one in row.items()) for row in rows)
+        file.with_suffix(".log").write_text("".join(f"{line}\n" for line in pairs))
+        file.unlink()
+    first = OF_TEXT.splitlines()[0].replace("format: json", "format: logfmt")
+    of_logs = answered(
+        tmp_path, "\n".join([first, *CONFIG.splitlines()[1:], ""]), output="{path: out/logs, format: parquet}"
+    )
+    assert of_logs.rows == of_parquet.rows
+    tables = [pq.read_table(tmp_path / "out" / name).sort_by("note") for name in ("found", "logs")]
+    assert tables[0].to_pylist() == tables[1].to_pylist()
+
+
+def test_columns_of_the_names_of_files(tmp_path: Path) -> None:
+    """An id in the name of a file; the lines of one whose name does not match are bad rows."""
+    inputs(tmp_path, 4)
+    for file in (tmp_path / "events").glob("*.parquet"):
+        file.unlink()
+    for name in ("of-1.json", "of-2.json.gz", "other.json"):
+        line = b'{"at":"2026-03-01T00:10:00","note":"x"}\n'
+        (tmp_path / "events" / name).write_bytes(gzip.compress(line) if name.endswith(".gz") else line)
+    first = OF_TEXT.splitlines()[0].replace("format: json", r"name_pattern: 'of-(?P<id>\d+)\.json.*', format: json")
+    named = "\n".join([first, *CONFIG.splitlines()[1:], ""])
+    report = answered(tmp_path, named + "errors: {path: out/errors, format: json}\n", per="event")
+    assert report.rows == 2
+    assert sorted(pq.read_table(tmp_path / "out/found")["id"].to_pylist()) == [1, 2]
+    (part,) = [path for path in (tmp_path / "out/errors").iterdir() if path.read_bytes()]
+    texts = [json.loads(line) for line in part.read_text().splitlines()]
+    assert {"side": "event", "reason": "unparsable", "record": line.decode().strip()} in texts
+
+
 @pytest.mark.parametrize(
     ("line", "reason", "record"),
     [

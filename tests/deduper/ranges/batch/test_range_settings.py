@@ -52,6 +52,21 @@ def test_a_whole_file(tmp_path: Path) -> None:
             "end: end\nerrors: {path: out/x/../points, format: json}\n",
             "errors.path: is the folder of `output`",
         ),
+        (
+            "format: csv,",
+            "format: csv, name_pattern: '(?P<day>.*)',",
+            "ranges.name_pattern: the schema has no column `day`; its columns are id, start, end, points",
+        ),
+        (
+            "in/events, format: parquet",
+            "in/events, format: parquet, name_pattern: '(?P<day>.*)'",
+            "events.name_pattern: Parquet files have types of their own, and a text in a name has none; remove it",
+        ),
+        (
+            "format: csv, schema",
+            "format: common_log, schema",
+            "ranges.schema: common_log has no field `id`; its fields are host, ident",
+        ),
         ("out/points", "in/events/points", "output.path: overlaps `events` ("),
         ("end: end\n", "end: end\nlongest: soon\n", "points.yaml:7:10: longest: `soon` is not a duration"),
     ],

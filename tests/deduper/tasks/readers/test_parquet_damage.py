@@ -21,6 +21,7 @@ from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.file_parts import UnreadableFile
 from deduper.tasks.readers.parquet import ParquetReading
+from deduper.tasks.readers.path_columns import PathRule
 from tests import tiers
 from tests.deduper.digest_cases import SALT
 
@@ -61,7 +62,7 @@ def test_flipped_bits(tmp_path: Path, kind: int, table: pa.Table) -> None:
     columns = [(name, key_type(text)) for name, text in (("k", "string"), ("t", "bigint"), ("d", "decimal(9,2)"))]
     plain = tuple(DeclaredColumn(name, column, arrow_type(column)) for name, column in columns)
     layout = RecordLayout.of(pa.int64(), [column.arrow for column in plain])
-    reading = ParquetReading(Declared(plain, (0,), None, "none", 1, True, layout, SALT, tmp_path))
+    reading = ParquetReading(Declared(plain, (0,), None, "none", 1, True, layout, SALT, PathRule(tmp_path)))
     path = tmp_path / "a.parquet"
     parquet.write_table(table, path, **_KINDS[kind])
     whole = path.read_bytes()

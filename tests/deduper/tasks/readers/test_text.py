@@ -28,6 +28,7 @@ from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
 from deduper.tasks.readers.declared import Declared, ExpiryKind
 from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart, FileReason, MisheadedFile, UnreadableFile
+from deduper.tasks.readers.path_columns import PathRule
 from deduper.tasks.readers.reading_tasks import PartRead, read_file
 from deduper.tasks.readers.text import TextReading
 from tests.deduper.digest_cases import SALT
@@ -68,12 +69,12 @@ def reading(tmp_path: Path) -> TextReading:
     columns = parse_columns("k string, t bigint, `n` int")
     declared = tuple(map(DeclaredColumn.of, columns))
     layout = RecordLayout.of(pa.int64(), [column.arrow for column in declared])
-    return TextReading(Declared(declared, (0,), 1, "whole", 1, True, layout, SALT, tmp_path))
+    return TextReading(Declared(declared, (0,), 1, "whole", 1, True, layout, SALT, PathRule(tmp_path)))
 
 
 def part_of(reading: TextReading, content: bytes, name: str = "a.json") -> FilePart:
     """A file of these bytes, as it was listed."""
-    path = reading.declared.folder / name
+    path = reading.declared.path_rule.folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return reading.part(0, stat_files([ListedFile(str(path), 0)])[0])
@@ -214,17 +215,50 @@ def test_a_compressed_file_is_read_to_its_end(
     assert part.decoded_bytes > part.size_bytes
 
 
+def unpacked_so_far(packed: bytes, suffix: str) -> bytes:
+    """What other decoders have of a file that ends early."""
+    found = b""
+    while packed:
+        decoder: Any = bz2.BZ2Decompressor() if suffix == ".bz2" else zlib.decompressobj(31 if suffix == ".gz" else 15)
+        found += decoder.decompress(packed)
+        packed = decoder.unused_data
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", PACKED)
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_a_compressed_file_that_is_cut_off_is_unreadable(reading: TextReading, suffix: str, pieces: int) -> None:
-    """Wherever it was cut, but between two pieces; so is one that is none, or has something behind it."""
-    pack = PACKED[suffix]
-    packed = [pack(CONTENT)] * pieces
+def test_a_compressed_file_that_is_cut_off_gives_its_whole_lines(
+    reading: TextReading, suffix: str, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it was cut, but between two pieces; then one error. Without a whole line the file is one error."""
+    packed = [PACKED[suffix](CONTENT)] * pieces
     whole = b"".join(packed)
+    lines = read_bytes(reading, CONTENT * 2)
     for length in range(len(whole) - len(packed[-1]) + 1, len(whole)):
-        with pytest.raises(UnreadableFile):
-            read_bytes(reading, whole[:length], f"a.json{suffix}")
+        monkeypatch.setattr(text, "_BLOCK_BYTES", (1 << 20, 7, 50)[length % 3])
+        try:
+            found = read_bytes(reading, whole[:length], f"a.json{suffix}")
+        except UnreadableFile:
+            count = 0
+        else:
+            count = found.num_rows - 1
+            assert found.slice(0, count).drop_columns("_raw").equals(lines.slice(0, count).drop_columns("_raw"))
+            assert found["_order"].to_pylist() == list(range(count + 1))
+            assert admissions(found)[-1] is Admission.FILE_UNREADABLE
+            cut = f": it was cut off behind line {count}, and the lines up to there were judged"
+            assert found["_raw"][-1].as_py().endswith(cut)
+        if suffix != ".zst":
+            assert count == unpacked_so_far(whole[:length], suffix).count(b"\n")
+        assert count >= len(LINES) * (pieces - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_damaged_compressed_file_is_unreadable(reading: TextReading, suffix: str, pieces: int) -> None:
+    """As is one that is none, or has something behind it: lines before the damage may be wrong."""
+    whole = PACKED[suffix](CONTENT) * pieces
     for content in (CONTENT, whole + b"more than nothing", whole + bytes(512), b""):
         with pytest.raises(UnreadableFile):
             read_bytes(reading, content, f"a.json{suffix}")
@@ -281,7 +315,7 @@ CSV_CONTENT = b"\n".join(CSV_LINES) + b"\n"
 @pytest.fixture
 def csv_reading(reading: TextReading) -> TextReading:
     """The same columns in files of CSV with a header."""
-    return replace(reading, delimiter=",", header=True)
+    return replace(reading, form="csv", header=True)
 
 
 def test_every_line_of_csv_behind_the_header_is_one_record(csv_reading: TextReading) -> None:
@@ -388,6 +422,33 @@ def test_columns_of_folders(reading: TextReading) -> None:
     assert found["_0"].to_pylist() == ["a", None, "ü", None, None, None, "b", "ü"]
 
 
+def with_pattern(reading: TextReading, pattern: str) -> TextReading:
+    """The same, of files whose names give columns."""
+    rule = replace(reading.declared.path_rule, name_pattern=pattern)
+    return replace(reading, declared=replace(reading.declared, path_rule=rule))
+
+
+def test_columns_of_the_name(reading: TextReading) -> None:
+    """They come before those of folders and of records; under a name that does not match, every record is malformed."""
+    named = with_pattern(reading, r"(?P<k>\w+)-(?P<t>\d+)\.json(\.gz)?")
+    found = read_bytes(named, gzip.compress(b'{"k":"a","n":3}\n{'), "k=folder/web-5.json.gz")
+    assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["web", "web"], [5, 5], [3, None]]
+    assert admissions(found) == [ADMITTED, MALFORMED]
+    assert admissions(read_bytes(named, b'{"n":3}\n{}\n', "web.json")) == [MALFORMED, MALFORMED]
+
+
+def test_csv_has_no_fields_for_columns_of_the_name(csv_reading: TextReading) -> None:
+    """Its header has the others, and so has a file that is made to find out whether a fault is the machine's."""
+    (first, *others) = [column.name for column in csv_reading.declared.columns]
+    named = with_pattern(csv_reading, rf"(?P<{first}>\w+)\.csv")
+    path = named.declared.path_rule.folder / "x.csv"
+    path.write_bytes(f"{','.join(others)}\n1\n".encode())
+    found = read(named, named.part(0, stat_files([ListedFile(str(path), 0)])[0]))
+    assert found["_0"].to_pylist() == ["x"]
+    sound = read_bytes(named, named.sound_file(), "sound")
+    assert sound.num_rows == 1
+
+
 def test_what_is_not_kept_is_checked_all_the_same(reading: TextReading) -> None:
     """A job without ports for records has the same verdicts."""
     content = CONTENT + b'{"k":"a","t":1,"n":1}\n{"k":"a","t":1,"n":"1"}\n'
@@ -479,6 +540,15 @@ def test_a_file_without_lines_has_no_receipt(reading: TextReading, task: ReadTas
     """Plain or compressed."""
     for content, name in ((b"", "a.json"), (gzip.compress(b""), "a.json.gz")):
         assert read_file(reading, task, part_of(reading, content, name)) == PartRead()
+
+
+def test_a_file_that_is_cut_off_is_read_and_noted(reading: TextReading, task: ReadTask) -> None:
+    """Its error tuple is a record like any other, so that the window may be judged again with the same ones."""
+    found = read_file(reading, task, part_of(reading, gzip.compress(CONTENT)[:-8], "a.json.gz"))
+    assert found.fault is None
+    assert found.receipt is not None
+    assert (found.rows, found.receipt.rows) == (len(LINES) + 1, len(LINES) + 1)
+    assert found.noted.cut_off is not None
 
 
 def test_lines_that_are_missing_are_noticed(

@@ -1,4 +1,4 @@
-"""Columns in the names of folders: which texts they have, and which values these are."""
+"""Columns in the paths of files: which texts they have, and which values these are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from deduper.columns import parse_columns
 from deduper.core.digests import key_type
-from deduper.tasks.readers.partition_folders import NoValue, folder_texts, folder_value
+from deduper.tasks.readers.path_columns import NoValue, PathRule, path_value
 
 _COLUMNS = parse_columns("k string, `Day` date, n int, `a b` string, deep struct<x: int>")
 
@@ -39,13 +39,34 @@ _COLUMNS = parse_columns("k string, `Day` date, n int, `a b` string, deep struct
 )
 def test_folders_between_the_source_and_the_file(path: str, texts: dict[str, str | None]) -> None:
     """Only folders named name=value of a declared scalar column count, in any case, unescaped; the innermost wins."""
-    assert folder_texts(path, Path("/in"), _COLUMNS) == texts
+    assert PathRule(Path("/in")).texts(path, _COLUMNS) == texts
 
 
 def test_folders_above_the_source_give_nothing() -> None:
     """What lies above the first wildcard, or is the source itself, is no folder of the table."""
-    assert folder_texts("/n=1/in/k=a/b.json", Path("/n=1/in"), _COLUMNS) == {"k": "a"}
-    assert folder_texts("/in/k=a/b.json", Path("/in/k=a/b.json"), _COLUMNS) == {}
+    assert PathRule(Path("/n=1/in")).texts("/n=1/in/k=a/b.json", _COLUMNS) == {"k": "a"}
+    assert PathRule(Path("/in/k=a/b.json")).texts("/in/k=a/b.json", _COLUMNS) == {}
+
+
+PATTERN = r"(?P<k>[a-z]+)-(?P<Day>\d{4}-\d{2}-\d{2})(?:\.(?P<n>\d+))?\.log.*"
+DAY = {"k": "web", "Day": "2024-01-06"}
+
+
+@pytest.mark.parametrize(
+    ("path", "texts"),
+    [
+        ("/in/web-2024-01-06.log", {**DAY, "n": None}),
+        ("/in/web-2024-01-06.3.log.gz", {**DAY, "n": "3"}),
+        ("/in/k=folder/n=1/web-2024-01-06.log", {**DAY, "n": None}),
+        ("/in/a b=1/web-2024-01-06.log", {**DAY, "n": None, "a b": "1"}),
+        ("/in/web-2024-01-06.txt", dict.fromkeys(("k", "Day", "n"), NoValue.OTHER_NAME)),
+        ("/in/2web-2024-01-06.log", dict.fromkeys(("k", "Day", "n"), NoValue.OTHER_NAME)),
+        ("/elsewhere/web-2024-01-06.log", {**DAY, "n": None}),
+    ],
+)
+def test_groups_in_the_name_of_a_file(path: str, texts: dict[str, object]) -> None:
+    """The pattern is one for the whole name; its groups come before folders; under another name they have no values."""
+    assert PathRule(Path("/in"), PATTERN).texts(path, _COLUMNS) == texts
 
 
 @pytest.mark.parametrize(
@@ -75,7 +96,7 @@ def test_folders_above_the_source_give_nothing() -> None:
 )
 def test_values(text: str | None, kind: str, value: object) -> None:
     """As Spark casts a text that stands alone, in a zone."""
-    assert folder_value(text, key_type(kind), "Europe/Paris") == value
+    assert path_value(text, key_type(kind), "Europe/Paris") == value
 
 
 @pytest.mark.parametrize(
@@ -100,4 +121,4 @@ def test_values(text: str | None, kind: str, value: object) -> None:
 )
 def test_texts_that_are_no_values(text: str, kind: str) -> None:
     """Nor is a name that is no UTF-8: two of them could be equal as texts."""
-    assert isinstance(folder_value(text, key_type(kind), "UTC"), NoValue)
+    assert isinstance(path_value(text, key_type(kind), "UTC"), NoValue)

@@ -1,0 +1,136 @@
+"""The newest conflicts of a job by the outputs: which keys conflict most, and in which columns.
+
+The usual finding is one column that a retry carries anew, or one producer whose counter began again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from deduper.admin.keys.payloads import differing
+from deduper.admin.open_store import OpenStore
+from deduper.as_json import AsJson
+from deduper.config.model import Config
+from deduper.core.verdict import CONFLICT, CONFLICT_IN_WINDOW, DUPLICATE_REASONS, Admission, TupleVerdict
+from deduper.errors import UsageError
+from deduper.sinks.published import FoundRow, published_files, rows_where
+from deduper.text.wrong import masked
+
+MOST = 1000
+"""So many of the newest conflicts are looked at."""
+_MOST_KEYS = 20
+_REASONS = (DUPLICATE_REASONS[CONFLICT], DUPLICATE_REASONS[CONFLICT_IN_WINDOW], Admission.CONFLICT_REFUSED.reason)
+_UNIQUE = TupleVerdict.UNIQUE.port
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictReport(AsJson):
+    """Conflicts by key and by column.
+
+    `total`: all that the store counts. `looked_at` of them were read; of `compared` the first copy's row was there too.
+    `columns`: how many of those differ in each; `keys`: those with the most conflicts. `unread`: what was not read.
+    """
+
+    total: int
+    looked_at: int
+    compared: int
+    columns: dict[str, int]
+    keys: tuple[tuple[str, int], ...]
+    unread: tuple[str, ...]
+
+
+def conflicts_of(store: OpenStore, *, values: bool = False) -> ConflictReport:
+    """The newest conflicts; keys are masked without `values`.
+
+    Raises:
+        UsageError: the store was named without a config, or the job compares no payloads.
+        IntegrityError: a file of a port is none.
+    """
+    config = store.config
+    if config is None:
+        raise UsageError("--conflicts needs the config: it says where the outputs are")
+    if not config.has_fingerprint:
+        raise UsageError("--conflicts: the job compares no payloads; add `fingerprint: all` to its config")
+    found = list(_newest(store, config))
+    firsts = _first_copies(store, config, found)
+    keys, columns, compared = Counter[tuple[object, ...]](), Counter[str](), 0
+    for row in found:
+        keys[tuple(row.record.get(name) for name in config.key)] += 1
+        first = firsts.get(_named(row) or (-1, "", -1))
+        if first is not None and config.payload is not None:
+            compared += 1
+            columns.update(differing(config.payload, row.record, first.record))
+    totals = store.log.state.reason_totals
+    return ConflictReport(
+        total=sum(totals.get(reason, 0) for reason in _REASONS),
+        looked_at=len(found),
+        compared=compared,
+        columns=dict(columns.most_common()),
+        keys=tuple((_text(key, values=values), count) for key, count in keys.most_common(_MOST_KEYS)),
+        unread=tuple(_unread(config)),
+    )
+
+
+def _newest(store: OpenStore, config: Config) -> Iterator[FoundRow]:
+    """The newest conflicts of the ports that are files, by window."""
+    store_id = store.log.manifest.store_id
+    ports = [port for port in ("duplicate", "error") if port in store.ports]
+    files = [file for port in ports for file in published_files(store.ports[port], store_id)]
+    count = 0
+    for file in sorted(files, key=lambda file: -file.window):
+        try:
+            rows = rows_where(file.path, config.source.parsed_columns, "reason", _REASONS)
+        except FileNotFoundError:
+            continue
+        yield from rows[: MOST - count]
+        count += len(rows)
+        if count >= MOST:
+            return
+
+
+_Named = tuple[int, str, int]
+"""Window, source and position."""
+
+
+def _named(row: FoundRow) -> _Named | None:
+    first = row.dedup.get("first_seen")
+    return None if first is None else (int(first["window"]), first["source"], int(first["position"]))
+
+
+def _first_copies(store: OpenStore, config: Config, found: list[FoundRow]) -> Mapping[_Named, FoundRow]:
+    """The rows of the first copies that are there, of those that conflicts name."""
+    wanted: defaultdict[int, set[_Named]] = defaultdict(set)
+    for row in found:
+        if (named := _named(row)) is not None:
+            wanted[named[0]].add(named)
+    files = published_files(store.ports[_UNIQUE], store.log.manifest.store_id) if _UNIQUE in store.ports else []
+    firsts: dict[_Named, FoundRow] = {}
+    for file in files:
+        if file.window in wanted:
+            positions = {position for _, _, position in wanted[file.window]}
+            try:
+                rows = rows_where(file.path, config.source.parsed_columns, "position", positions)
+            except FileNotFoundError:
+                continue
+            for row in rows:
+                named = file.window, row.dedup["source"], int(row.dedup["position"])
+                if named in wanted[file.window]:
+                    firsts[named] = row
+    return firsts
+
+
+def _text(key: tuple[object, ...], *, values: bool) -> str:
+    texts = ["null" if value is None else str(value) for value in key]
+    return ", ".join(texts if values else map(masked, texts))
+
+
+def _unread(config: Config) -> Iterator[str]:
+    if not config.store.first_seen:
+        yield "columns: first copies are not kept (`first_seen: false`)"
+    if config.payload is None:
+        yield "columns: the payload is the value of records, as bytes"
+    for port in ("unique", "duplicate", "error"):
+        if port not in config.file_ports and (port != "error" or config.refuses_conflicts):
+            yield f"{port}: only ports of files are read"

@@ -1,0 +1,102 @@
+"""The answer of `replay` as text: the plan, or the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from deduper.cli.terminal import pairs, table
+from deduper.config.sections import PORTS
+from deduper.replay.compare import Comparison
+from deduper.replay.run import ReplayReport
+from deduper.units import approximate_size, counted, span
+
+
+def render_replay(report: ReplayReport) -> list[RenderableType]:
+    """What is read, what it costs and where it goes; or what came of it."""
+    rows: list[tuple[str, object]] = [
+        ("order", "by time: (expiry key, place)" if report.order == "time" else "arrival, as `run --once`"),
+        ("files", f"{counted(report.files, 'file')}, {approximate_size(report.bytes)}" if report.bytes else None),
+        ("left out", _left_out(report)),
+        *(_estimate(report) if not report.is_executed else ()),
+        ("store", report.store),
+        *((port, place) for port, place in report.outputs.items()),
+        ("sorts in", report.sorts_in if report.order == "time" and not report.is_over else None),
+        ("windows", f"{report.windows:,}" if report.windows else None),
+        ("came since", f"{counted(report.files_since, 'file')}, not judged" if report.files_since else None),
+        ("report", report.report),
+        ("verdict", _verdict(report)),
+    ]
+    parts: list[RenderableType] = [pairs([row for row in rows if row[1] is not None])]
+    total = sum(report.judged.values())
+    if total:
+        judged = [(port, count, f"{count / total:.1%}") for port, count in report.judged.items()]
+        parts.append(table(("port", "rows", "share"), judged))
+    return parts
+
+
+def render_comparison(found: Comparison) -> list[RenderableType]:
+    """Where the two rules differ, or what the comparison is to do."""
+    if not found.is_over:
+        return [
+            Text("here", "bold"),
+            *render_replay(found.here),
+            Text(),
+            Text("there", "bold"),
+            *render_replay(found.there),
+        ]
+    ports = {(cell.here, cell.there): cell.records for cell in found.cells}
+    counts = [(here, *(ports.get((here, there), 0) for there in PORTS)) for here in PORTS]
+    parts: list[RenderableType] = [table(("here \\ there", *PORTS), counts)]
+    samples = [
+        (cell.here, cell.there, f"{one['source']}, row {one['position']}", _key(one["key"]))
+        for cell in found.cells
+        for one in cell.samples
+    ]
+    if samples:
+        parts += [Text(), table(("here", "there", "for example", "key"), samples)]
+    if found.keys:
+        parts += [
+            Text(),
+            table(("key", "records with other ports"), [(_key(one["key"]), one["records"]) for one in found.keys]),
+        ]
+    return parts
+
+
+def _key(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _left_out(report: ReplayReport) -> str | None:
+    return f"{counted(report.unfinished, 'file')}, empty or not finished by the writer" if report.unfinished else None
+
+
+def _estimate(report: ReplayReport) -> list[tuple[str, object]]:
+    of = report.estimate
+    if of is None:
+        return []
+    from_to = (
+        None if of.first is None else f"{of.first} to {of.last}, as far as {counted(of.sampled_files, 'file')} show"
+    )
+    return [
+        ("records", f"about {of.records:,}"),
+        ("expiry keys", from_to),
+        ("time", f"about {span(max(1.0, of.core_seconds))} of one core"),
+        ("keys in memory", None if of.state_bytes is None else f"up to {approximate_size(of.state_bytes)}"),
+        ("rows of all ports", f"about {approximate_size(of.output_bytes)} before compression"),
+    ]
+
+
+def _verdict(report: ReplayReport) -> Text:
+    if report.is_over:
+        return Text("everything is judged", "green")
+    if not report.is_executed:
+        begun = (
+            "a replay is under way: repeat with --execute"
+            if report.windows
+            else "nothing was changed: repeat with --execute"
+        )
+        return Text(begun, "yellow")
+    return Text("interrupted: repeat the command", "yellow")

@@ -1,0 +1,200 @@
+"""Makes the plan of a replay, or finds that of an earlier run.
+
+a  survey the files of the source, and sort what is out of order into slices
+b  the plan, in a file of its own; it and the slices are durable
+c  one rebase record names the plan: from here on no job starts on the store, and the parts of the plan are judged
+
+Before c there is no replay: the next start surveys again, and removes what no record names.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Event, Thread
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from bucket_store import failpoints
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import RebaseRecord
+from bucket_store.places.place import Place
+from deduper.config.files import FilesSource
+from deduper.config.model import Config
+from deduper.core.clock import ClockRules
+from deduper.errors import DeduperError, StopRequested, UsageError
+from deduper.replay.keys import KeyRange
+from deduper.replay.plan import Outline, Plan, PlannedPart, outline
+from deduper.replay.shuffle import sorted_slices, surveys_of
+from deduper.replay.slices import Cutting
+from deduper.replay.survey import ReplayFile
+from deduper.sinks.staging import staging_home
+from deduper.sources.files.listing import list_files
+from deduper.sources.files.source_file import ListedFile, shown, source_digest, source_order, stat
+from deduper.sources.files.unfinished import unfinished
+from deduper.spark.hdfs_login import LogsIn
+from deduper.tasks.readers.reading_tasks import FileReading
+from deduper.units import counted
+from deduper.window.completeness import REPLAY
+from deduper.window.policy import settings_hash
+from deduper.window.progress import PROGRESS
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "_replay"
+"""Beside the rows of the first file port, or in the store: folders of plans, with their slices."""
+PLAN = "plan"
+SLICE_BYTES = 32 << 20
+
+
+def asked_for(config: Config, bounds: KeyRange) -> str:
+    """What a replay was asked for: one that is under way is continued only as it was begun."""
+    return json.dumps({"from": bounds.first, "to": bounds.end, "settings": settings_hash(config)})
+
+
+def source_files(source: FilesSource) -> tuple[list[ReplayFile], int]:
+    """The files that the source has now, in source order, and how many are not finished by their writer.
+
+    Raises:
+        DeduperError: the source cannot be listed.
+    """
+    try:
+        found = [file for path in list_files(source) if (file := stat(path)) is not None]
+        waiting = unfinished(found, source.folder, is_parquet=source.file_format == "parquet")
+    except OSError as exc:
+        raise DeduperError(f"the source cannot be listed: {exc}") from exc
+    files = sorted((file for file in found if file.size_bytes and file.path not in waiting), key=source_order)
+    return [_of_listed(number, file) for number, file in enumerate(files)], len(waiting)
+
+
+def _of_listed(number: int, file: ListedFile) -> ReplayFile:
+    digest = source_digest(file.path, file.modified_ms)
+    return ReplayFile(number, file.path, shown(file.path), digest, file.modified_ms, file.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """One of two replays over the same slices. `first` is the plan of the other one; None: this is the first."""
+
+    first: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """Everything that a plan is made of. `files` gives the files of the source; called once, if there is no plan."""
+
+    config: Config
+    log: CommitLog
+    reading: FileReading
+    bounds: KeyRange
+    files: Callable[[], Sequence[ReplayFile]]
+    session: SparkSession
+    logged_in: LogsIn
+    stop: Event
+    now_us: int
+    slice_bytes: int | None = None
+    twin: Twin | None = None
+
+    @property
+    def home(self) -> Place:
+        """The folder of the plans."""
+        return staging_home(self.config) / FOLDER
+
+    def planned(self) -> tuple[Plan, str, int]:
+        """The plan, its name, and how many of its parts are judged.
+
+        Raises:
+            UsageError: the store has a plan of another replay, or windows of none; or nothing is in the range.
+            StopRequested: the stop was requested before the plan was made; nothing is left of it.
+        """
+        state = self.log.state
+        begun: dict[str, Any] | None = state.extra.get(REPLAY)
+        if begun is not None:
+            file = self.home / begun["plan"] / PLAN
+            plan = Plan.of_bytes(file.read(), str(file))
+            if plan.asked != asked_for(self.config, self.bounds):
+                raise UsageError(
+                    f"{self.log.root}: a replay with another range or other rules was begun in this store "
+                    f"({plan.asked}): repeat it as it was, or name another --out"
+                )
+            return plan, begun["plan"], begun["done"]
+        if state.next_window:
+            raise UsageError(
+                f"{self.log.root}: this store has windows of a job: records of before them would be judged too late. "
+                "A replay needs a new store: leave out --in-place, or give `store.url` and the sinks new places"
+            )
+        store = self.log.manifest.store_id[:8]
+        for entry in self.home.entries():
+            if entry.name.startswith(store):
+                (self.home / entry.name).remove_tree()
+        name = f"{store}-{state.epoch:06d}"
+        with _ending_jobs(self.session, self.stop):
+            plan = self._made(self.home / name)
+        (self.home / name).make_directories()
+        (self.home / name / PLAN).create(plan.to_bytes())
+        failpoints.hit("replay.planned")
+        named = {"plan": name, "done": 0, "of": len(plan.parts)}
+        extra = {**self.log.state.extra, REPLAY: named}
+        self.log.place(RebaseRecord(replace(self.log.state, extra=extra, retired=()), self.log.state.last_wall_us))
+        failpoints.hit("replay.begun")
+        return plan, name, 0
+
+    def _made(self, folder: Place) -> Plan:
+        if self.twin is not None and self.twin.first is not None:
+            plan = Plan.of_bytes(self.twin.first.read(), str(self.twin.first))
+            return replace(plan, asked=asked_for(self.config, self.bounds))
+        files = self.files()
+        PROGRESS.info("surveying %s", counted(len(files), "file"))
+        surveys = surveys_of(self.session, self.reading, self.bounds, files)
+        is_float = self.config.expiry_key_scale.is_float
+        drawn = outline(surveys, self.slice_bytes or SLICE_BYTES, is_float=is_float, cuts_all=self.twin is not None)
+        if not drawn.order:
+            raise UsageError("nothing is to be replayed: the source has no records in this range")
+        to_sort = [file for file in files if file.number in drawn.cuts.files]
+        if to_sort:
+            PROGRESS.info("sorting %s by time, of %d", counted(len(to_sort), "file"), len(files))
+        failpoints.hit("replay.surveyed")
+        slices = sorted_slices(self.session, self._cutting(drawn), to_sort, folder, self.logged_in)
+        parts: list[PlannedPart] = []
+        for one in drawn.order:
+            if not isinstance(one, int):
+                parts.append(one)
+            elif one in slices:
+                parts.append(slices[one])
+        return Plan(asked_for(self.config, self.bounds), tuple(files), tuple(parts))
+
+    def _cutting(self, drawn: Outline) -> Cutting:
+        expiry = self.config.expiry
+        ahead = getattr(expiry, "max_ahead_of_now", None)
+        clock = ClockRules(self.config.expiry_key_scale.is_float, 1, ahead, None, self.now_us, None, 0)
+        return Cutting(self.reading, self.bounds, drawn.cuts, clock)
+
+
+@contextmanager
+def _ending_jobs(session: SparkSession, stop: Event) -> Iterator[None]:
+    """End the jobs of the block when a stop is requested. Raises StopRequested then."""
+    is_over = Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.2):
+            if stop.is_set():
+                session.sparkContext.cancelAllJobs()
+                return
+
+    watching = Thread(target=watch, name="replay-stop", daemon=True)
+    watching.start()
+    try:
+        yield
+    except Exception as exc:
+        if stop.is_set():
+            raise StopRequested("the plan was not finished; the next start makes it again") from exc
+        raise
+    finally:
+        is_over.set()
+        watching.join()
+    if stop.is_set():
+        raise StopRequested("the plan was not finished; the next start makes it again")

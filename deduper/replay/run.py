@@ -1,0 +1,278 @@
+"""`replay`: judges what a source has in the order of time, in windows of the job's own query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bucket_store import failpoints
+from bucket_store.errors import StoreMissingError
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import LogState
+from bucket_store.places.place import Place
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.admin.report.collect import report_of
+from deduper.admin.report.page import page
+from deduper.as_json import AsJson
+from deduper.config.files import FilesSource
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.replay.estimate import Estimate, estimated
+from deduper.replay.keys import KeyRange
+from deduper.replay.making import FOLDER, PLAN, Making, Twin, source_files
+from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
+from deduper.replay.source import ReplaySource
+from deduper.service.job import Opened, run
+from deduper.service.stop import Stop
+from deduper.sinks.staging import staging_home
+from deduper.sources.files.folding import FilesToFold
+from deduper.sources.files.judged import KnownFiles
+from deduper.sources.files.reading import file_reading
+from deduper.spark.hdfs_login import LogsIn
+from deduper.window.completeness import REPLAY, replay_is_open
+from deduper.window.present_clock import wall_clock_us
+from deduper.window.progress import BatchProgress, RemainingInput, RunSummary
+from deduper.window.recovery import Ownership
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REPORT = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport(AsJson):
+    """A replay as it is planned, or as far as it has come.
+
+    `store`, `outputs`: where it writes; `sorts_in`: the folder of its slices. `judged`: rows by port, of all runs.
+    `is_over`: everything is judged. `files_since`: files that came meanwhile, and are not judged. `report`: a page
+    about the result.
+    """
+
+    json_names = (
+        *(
+            "is_executed",
+            "is_over",
+            "order",
+            "store",
+            "outputs",
+            "sorts_in",
+            "files",
+            "unfinished",
+            "bytes",
+            "estimate",
+        ),
+        *("windows", "judged", "files_since", "report"),
+    )
+
+    order: Order
+    store: str
+    outputs: dict[str, str]
+    sorts_in: str
+    files: int = 0
+    unfinished: int = 0
+    bytes: int = 0
+    estimate: Estimate | None = None
+    is_executed: bool = False
+    is_over: bool = False
+    windows: int = 0
+    judged: dict[str, int] = field(default_factory=dict)
+    files_since: int = 0
+    report: str | None = None
+
+
+def plan_replay(config: Config, asked: Asked, *, now_us: int | None = None) -> ReplayReport:
+    """What a replay is to do, by a sample of its files. Changes nothing.
+
+    Raises:
+        UsageError: there is no such order or range, nothing is in the source, or the store has windows of a job.
+    """
+    order = order_of(config, asked)
+    bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
+    own = replay_config(config, asked)
+    state = _state(own)
+    if state.next_window and REPLAY not in state.extra and order == "time":
+        raise UsageError(f"{own.store.url}: this store has windows of a job; leave out --in-place")
+    planned = ReplayReport(
+        order=order,
+        store=own.store.url,
+        outputs={port: getattr(sink, "url", None) or sink.format for port, sink in own.sinks.items()},
+        sorts_in=str(staging_home(own) / FOLDER),
+        windows=state.next_window,
+        judged=dict(state.totals) if state.next_window else {},
+        is_over=_is_over(state),
+    )
+    if not isinstance(own.source, FilesSource) or planned.is_over:
+        return planned
+    files, waiting = source_files(own.source)
+    if not files:
+        raise UsageError(f"{own.source.place}: nothing is there to be replayed")
+    return replace(
+        planned,
+        files=len(files),
+        unfinished=waiting,
+        bytes=sum(one.size_bytes for one in files),
+        estimate=estimated(own, file_reading(own, own.source, bytes(16)), bounds, files, sorts=order == "time"),
+    )
+
+
+def _state(config: Config) -> LogState:
+    try:
+        return CommitLog.open(config.store.place).state
+    except StoreMissingError:
+        return LogState()
+
+
+def _is_over(state: LogState) -> bool:
+    return REPLAY in state.extra and not replay_is_open(state)
+
+
+def replay(
+    config: Config,
+    asked: Asked,
+    *,
+    on_progress: Callable[[BatchProgress], None] = lambda _: None,
+    session: SparkSession | None = None,
+    clock: Callable[[], int] = wall_clock_us,
+    slice_bytes: int | None = None,
+    window_bytes: int | None = None,
+    twin: Twin | None = None,
+) -> ReplayReport:
+    """Do it, or go on with it. Called from the main thread, as `service.job.run`.
+
+    Raises:
+        UsageError: as `plan_replay`; or another replay is under way in the store.
+        FileMovedError: a file has changed or is gone that is still to be read.
+        DeduperError, StoreError: as `service.job.run`.
+    """
+    planned = replace(plan_replay(config, asked, now_us=clock()), is_executed=True)
+    own = replay_config(config, asked)
+    if planned.is_over:  # an earlier run may have been killed before it had finished
+        return _finished(own, asked, planned, twin)
+    if planned.order == "arrival":
+        summary = _run(own, on_progress, session, clock, None)
+    else:
+        bounds = bounds_of(config, asked, clock())
+        opening = _Opening(bounds, clock(), slice_bytes, window_bytes, twin)
+        summary = _run(own, opening.with_rows_left(on_progress), session, clock, opening)
+    state = _state(own)
+    is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(state))
+    report = replace(planned, windows=state.next_window, judged=dict(state.totals), is_over=is_over)
+    if not is_over:
+        return report
+    failpoints.hit("replay.drained")
+    return _finished(own, asked, report, twin)
+
+
+def _run(
+    config: Config,
+    on_progress: Callable[[BatchProgress], None],
+    session: SparkSession | None,
+    clock: Callable[[], int],
+    opening: _Opening | None,
+) -> RunSummary:
+    return run(
+        config,
+        once=True,
+        max_windows=None,
+        take_over=False,
+        on_progress=on_progress,
+        session=session,
+        clock=clock,
+        opened=opening,
+    )
+
+
+class _Opening:
+    """Opens the replay as a source of windows, once the store is claimed."""
+
+    def __init__(
+        self, bounds: KeyRange, now_us: int, slice_bytes: int | None, window_bytes: int | None, twin: Twin | None
+    ) -> None:
+        self._bounds = bounds
+        self._now_us = now_us
+        self._slice_bytes = slice_bytes
+        self._window_bytes = window_bytes
+        self._twin = twin
+        self._source: ReplaySource | None = None
+        self._seconds = 0.0
+        self._rows = 0
+
+    def __call__(
+        self, config: Config, owned: Ownership, stop: Stop, session: SparkSession, logged_in: LogsIn
+    ) -> Opened:
+        source = config.source
+        assert isinstance(source, FilesSource)
+        reading = file_reading(config, source, owned.log.manifest.salt)
+        making = Making(
+            config,
+            owned.log,
+            reading,
+            self._bounds,
+            lambda: source_files(source)[0],
+            session,
+            logged_in,
+            stop.event,
+            self._now_us,
+            self._slice_bytes,
+            self._twin,
+        )
+        known = KnownFiles(source, owned.log)
+        self._source = ReplaySource(
+            source.path,
+            making.planned,
+            making.home,
+            reading,
+            self._bounds,
+            known.folder,
+            self._window_bytes,
+            self._twin,
+        )
+        made = self._source
+        return FilesToFold.of(source, known), lambda _: made
+
+    def with_rows_left(self, on_progress: Callable[[BatchProgress], None]) -> Callable[[BatchProgress], None]:
+        """Progress with the records that are left, and the time for them at the rate so far."""
+
+        def shown(progress: BatchProgress) -> None:
+            assert self._source is not None
+            self._seconds += progress.seconds
+            self._rows += progress.rows
+            left = self._source.rows_begun - self._rows
+            seconds = left * self._seconds / self._rows if self._rows else None
+            on_progress(replace(progress, left=RemainingInput(left, "record", seconds)))
+
+        return shown
+
+
+def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | None) -> ReplayReport:
+    """Remove the plan, write the page, and count the files that are in the source and were not judged."""
+    begun = _state(config).extra.get(REPLAY)
+    if begun is not None and twin is None:
+        home = staging_home(config) / FOLDER
+        (home / begun["plan"]).remove_tree()
+        if not home.entries():
+            home.remove_tree()
+    if asked.out is not None:
+        report = replace(report, report=_page(config, asked.out / _REPORT))
+    source = config.source
+    if not isinstance(source, FilesSource):
+        return report
+    files, _ = source_files(source)
+    new = KnownFiles(source, CommitLog.open(config.store.place)).new([one.path for one in files])
+    return replace(report, files=report.files or len(files) - len(new), files_since=len(new))
+
+
+def plan_file(config: Config) -> Place:
+    """The file of the plan of a replay that was begun in the store of this configuration."""
+    return staging_home(config) / FOLDER / str(_state(config).extra[REPLAY]["plan"]) / PLAN
+
+
+def _page(config: Config, path: Path) -> str:
+    store = open_store(config.store.url)
+    with closing(store.pieces):
+        path.write_text(page(report_of(OpenStore(store.url, config, store.log, store.pieces))), "utf-8")
+    return str(path)

@@ -1,0 +1,217 @@
+"""A replay as a source of windows: the parts of its plan, some at a time, in the order of time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from bucket_store.places.place import Place
+from deduper.errors import SourceAwayError
+from deduper.replay.keys import Key, KeyRange, later
+from deduper.replay.making import Twin
+from deduper.replay.plan import Plan, PlannedFile, PlannedPart, PlannedSlice
+from deduper.replay.reading import FileToRead, SliceToRead, TimedPart, TimedRead, TimedReading
+from deduper.replay.survey import ReplayFile, moved
+from deduper.sources.files.judged import FOLDER
+from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
+from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart
+from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of
+from deduper.window.completeness import REPLAY
+
+WINDOW_BYTES = 256 << 20
+"""A window takes parts up to so many bytes of records, at least one."""
+
+
+class _OtherClock(SourceAwayError):
+    """Records that count for the clock were not the last ones of a part: it is read again, with the right clock."""
+
+    def __init__(self, clocks: Sequence[Key | None]) -> None:
+        super().__init__("the clock before a part was another one than the survey has found")
+        self.clocks = tuple(clocks)
+
+
+@dataclass(frozen=True)
+class ReplayBatch:
+    """The parts of a window. `parts` are those of the plan from `first` on, `done` how many are judged after it.
+
+    `clocks`: where the clock stands before each part, within the window. `folder` is that of the source.
+    """
+
+    plan: Plan
+    name: str
+    parts: tuple[PlannedPart, ...]
+    first: int
+    slices: Place
+    reading: FileReading
+    bounds: KeyRange
+    folder: str
+    by_own_key: bool = False
+    clocks: tuple[Key | None, ...] = field(default=())
+
+    @cached_property
+    def _ordinals(self) -> dict[int, int]:
+        """The ordinals of the window's files, by their numbers in the plan: both are in source order."""
+        numbers = sorted({number for part in self.parts for number in part.files})
+        return {number: ordinal for ordinal, number in enumerate(numbers)}
+
+    @cached_property
+    def partitions(self) -> tuple[BatchPartition, ...]:
+        alone = {part.number for part in self.parts if isinstance(part, PlannedFile)}
+        return tuple(
+            _partition(self.plan.files[number], None if number in alone else self.first) for number in self._ordinals
+        )
+
+    @property
+    def is_known_by_digests(self) -> bool:
+        return True
+
+    def records(self) -> Parts[TimedPart]:
+        return Parts(TimedReading(self.reading, self.bounds, self.by_own_key), self._timed)
+
+    @cached_property
+    def _timed(self) -> list[TimedPart]:
+        clocks = self.clocks or _clocks([part.last for part in self.parts])
+        given = enumerate(zip(self.parts, clocks, strict=True))
+        return [TimedPart(self._to_read(part), number, clock) for number, (part, clock) in given]
+
+    def _to_read(self, part: PlannedPart) -> FileToRead | SliceToRead:
+        if isinstance(part, PlannedSlice):
+            return SliceToRead(part, self.slices / part.name, {number: self._ordinals[number] for number in part.files})
+        file = self.plan.files[part.number]
+        ordinal = self._ordinals[part.number]
+        try:
+            found = self.reading.part(ordinal, file)
+        except (FileChanged, FileGone) as exc:
+            raise moved(file.name, exc) from exc
+        except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
+            found = FilePart.with_fault(file, ordinal, fault_of(exc, self.reading))
+        if found is None or (part.is_ordered and found.fault is not None):
+            raise moved(file.name, "it was sound when it was surveyed, and is not now")
+        return FileToRead(part, found)
+
+    def as_read(self, found: Sequence[PartRead]) -> ReplayBatch:
+        """The batch itself.
+
+        Raises:
+            FileMovedError: a file was moved meanwhile.
+            SourceAwayError: the clock before a part was another one: see `after_failure`.
+        """
+        for part, read in zip(self._timed, found, strict=True):
+            if read.fault is not None and read.fault.admission in (FileChanged.admission, FileGone.admission):
+                raise moved(part.name, read.fault.text)
+        clocks = _clocks([read.last if isinstance(read, TimedRead) else None for read in found])
+        if clocks != [part.latest for part in self._timed]:
+            raise _OtherClock(clocks)
+        return self
+
+    def after_failure(self, error: Exception) -> ReplayBatch:
+        if isinstance(error, _OtherClock):
+            return replace(self, clocks=error.clocks)
+        raise error
+
+    def confirmed(self, rows: Mapping[int, int]) -> ReplayBatch:
+        del rows  # a file that changed while it was read has ended the read itself
+        return self
+
+    @property
+    def done(self) -> int:
+        """How many parts of the plan are judged with this window."""
+        return self.first + len(self.parts)
+
+    def extra(self) -> dict[str, Any]:
+        return {FOLDER: self.folder, REPLAY: {"plan": self.name, "done": self.done, "of": len(self.plan.parts)}}
+
+
+def _clocks(lasts: Sequence[Key | None]) -> list[Key | None]:
+    """Where the clock stands before each part, by the greatest keys of the parts; None for the committed point."""
+    clocks: list[Key | None] = []
+    latest: Key | None = None
+    for last in lasts:
+        clocks.append(latest)
+        latest = later(latest, last)
+    return clocks
+
+
+def _partition(file: ReplayFile, first_part: int | None) -> BatchPartition:
+    """A file of a window; with `first_part`, only some of its records, of that window."""
+    digest = file.digest
+    if first_part is not None:
+        digest = hashlib.blake2b(f"{first_part}\0".encode() + digest, digest_size=16).digest()
+    return BatchPartition(file.name, digest, file.modified_ms, file.size_bytes)
+
+
+class ReplaySource:
+    """See `PlannedSource`. `planned` gives the plan, its name, and how many of its parts are judged."""
+
+    def __init__(
+        self,
+        place: str,
+        planned: Callable[[], tuple[Plan, str, int]],
+        slices: Place,
+        reading: FileReading,
+        bounds: KeyRange,
+        folder: str,
+        window_bytes: int | None = None,
+        twin: Twin | None = None,
+    ) -> None:
+        self.place = place
+        self._planned = planned
+        self._slices = slices
+        self._reading = reading
+        self._bounds = bounds
+        self._folder = folder
+        self._twin = twin
+        self._window_bytes = WINDOW_BYTES if window_bytes is None else window_bytes
+        self._plan: Plan | None = None
+        self._name = ""
+        self._done = 0
+        self.rows_begun = 0
+        """The records that were not judged as the run began."""
+
+    def begin(self, *, drain: bool) -> None:
+        """Make the plan, or read that of an earlier run."""
+        del drain  # a replay has an end
+        self._plan, self._name, self._done = self._planned()
+        self.rows_begun = sum(part.rows for part in self._plan.parts[self._done :])
+
+    def next_batch(self) -> ReplayBatch | None:
+        """The first parts that were not judged."""
+        plan = self._plan
+        if plan is None or self._done == len(plan.parts):
+            return None
+        first = None if self._twin is None else self._twin.first
+        taken = [plan.parts[self._done]]
+        size = taken[0].decoded_bytes
+        for part in plan.parts[self._done + 1 :]:
+            size += part.decoded_bytes
+            if size > self._window_bytes:
+                break
+            taken.append(part)
+        return ReplayBatch(
+            plan,
+            self._name,
+            tuple(taken),
+            self._done,
+            self._slices / self._name if first is None else first.parent,
+            self._reading,
+            self._bounds,
+            self._folder,
+            first is not None,
+        )
+
+    def judged(self, batch: SourceBatch) -> None:
+        """Remove the slices of the window: no later one needs them, but a twin."""
+        assert isinstance(batch, ReplayBatch)
+        self._done = batch.done
+        if self._twin is not None:
+            return
+        for part in batch.parts:
+            if isinstance(part, PlannedSlice):
+                (batch.slices / part.name).remove()
+
+    def put_off(self, reason: SourceAwayError) -> None:
+        """A replay has no later trigger."""
+        raise reason

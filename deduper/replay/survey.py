@@ -1,0 +1,172 @@
+"""The survey of a file: its expiry keys alone, read once by the job's own reader. Travels to executors."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from deduper.core.clock import ClockRules
+from deduper.errors import DeduperError
+from deduper.replay.keys import Key, KeyRange, Keys, placed_keys, stated_keys
+from deduper.tasks import layout
+from deduper.tasks.layout import RecordLayout
+from deduper.tasks.readers.declared import Noted
+from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart
+from deduper.tasks.readers.reading_tasks import FileReading, fault_of
+
+_STRIDE = 256
+"""One key in so many is kept as a sample: the cuts between slices are made of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFile:
+    """A file of a replay as it was listed, with its number in source order."""
+
+    number: int
+    path: str
+    name: str
+    digest: bytes
+    modified_ms: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a file has for a replay.
+
+    `rows`: those in the range, which take about `decoded_bytes`. `begin`: its first key, which records before it take.
+    `first`, `last`: of the keys that no guard refuses; None without one. `has_beyond`: others are refused.
+    `is_ascending`: of all. `sample`: of the keys from `first` to `last`. `is_whole`: it has no key at all, or cannot be
+    read.
+    """
+
+    file: ReplayFile
+    rows: int = 0
+    decoded_bytes: int = 0
+    begin: Key | None = None
+    first: Key | None = None
+    last: Key | None = None
+    has_beyond: bool = False
+    is_ascending: bool = True
+    sample: tuple[Key, ...] = ()
+    is_whole: bool = False
+
+
+class FileMovedError(DeduperError):
+    """A file of a replay was changed or removed since it was surveyed, so its order is not known any more.
+
+    The operator: put the file back as it was, and repeat the command; or begin again with another --out.
+    """
+
+
+def moved(name: str, fault: object) -> FileMovedError:
+    """The error over a file that is not as it was."""
+    return FileMovedError(f"{name}: {fault}: put it back as it was, and repeat the command; or begin again elsewhere")
+
+
+def survey(reading: FileReading, bounds: KeyRange, file: ReplayFile) -> Survey:
+    """Survey a file; one that cannot be read leaves by the error port, and is taken whole.
+
+    `reading` reads all columns; only those are taken from it that the order needs.
+
+    Raises:
+        FileMovedError: it is not the file any more that was listed.
+    """
+    try:
+        part = reading.part(file.number, file)
+        if part is None:
+            return Survey(file)
+        return _surveyed(_of_keys(reading), bounds, file, part)
+    except (FileChanged, FileGone) as exc:
+        raise moved(file.name, exc) from exc
+    except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
+        fault_of(exc, reading)
+        return Survey(file, rows=1, is_whole=True)
+
+
+def _of_keys(reading: FileReading) -> FileReading:
+    """The reader, of expiry keys alone."""
+    columns = reading.declared
+    assert columns.expiry is not None
+    alone = replace(
+        columns, key=(columns.expiry,), layout=RecordLayout.of(columns.layout.schema.field(layout.EXPIRY).type)
+    )
+    return replace(reading, declared=alone)  # type: ignore[type-var]  # readers are dataclasses
+
+
+def _surveyed(reading: FileReading, bounds: KeyRange, file: ReplayFile, part: FilePart) -> Survey:
+    found = Survey(file, decoded_bytes=part.decoded_bytes)
+    sample: list[Keys] = []
+    unplaced = all_rows = 0
+    before: Key | None = None
+    for records in reading.records(part):
+        all_rows += records.num_rows
+        keys, has_key = stated_keys(records)
+        if found.begin is None:
+            if not has_key.any():
+                unplaced += records.num_rows
+                continue
+            before = keys[int(has_key.argmax())].item()
+            found = replace(found, begin=before)
+            keys = np.concatenate((np.full(unplaced, before, keys.dtype), keys))
+            has_key = np.concatenate((np.ones(unplaced, np.bool_), has_key))
+        assert before is not None
+        placed = placed_keys(keys, has_key, before)
+        taken = placed[bounds.within(placed)]
+        is_ascending = found.is_ascending and placed[0].item() >= before and not (placed[1:] < placed[:-1]).any()
+        before = placed[-1].item()
+        is_beyond = bounds.beyond(taken)
+        sound = taken[~is_beyond]
+        found = replace(
+            found,
+            rows=found.rows + taken.size,
+            has_beyond=found.has_beyond or bool(is_beyond.any()),
+            is_ascending=is_ascending,
+        )
+        if sound.size:
+            least, most = sound.min().item(), sound.max().item()
+            found = replace(
+                found,
+                first=least if found.first is None else min(least, found.first),
+                last=most if found.last is None else max(most, found.last),
+            )
+            sample.append(sound[::_STRIDE])
+    if found.begin is None:
+        return replace(found, rows=all_rows, is_whole=True)
+    share = found.rows / all_rows
+    whole = tuple(np.concatenate(sample).tolist()) if sample else ()
+    return replace(found, decoded_bytes=int(found.decoded_bytes * share), sample=whole)
+
+
+def records_in_range(
+    reading: FileReading, bounds: KeyRange, part: FilePart, begin: Key, clock: ClockRules | None
+) -> Generator[tuple[pa.RecordBatch, Keys], None, Noted]:
+    """The records of a file that are in the range, with the keys that place them. Returns notes with their number.
+
+    Raises:
+        FileMovedError: it is not the file any more that was surveyed.
+    """
+    left_out = 0
+    batches = reading.records(part, clock)
+    try:
+        while True:
+            try:
+                records = next(batches)
+            except StopIteration as end:
+                noted: Noted = end.value
+                return replace(noted, rows=noted.rows - left_out)
+            keys, has_key = stated_keys(records)
+            placed = placed_keys(keys, has_key, begin)
+            if placed.size:
+                begin = placed[-1].item()
+            if not bounds.is_whole:
+                inside = bounds.within(placed)
+                left_out += int(np.count_nonzero(~inside))
+                if not inside.all():
+                    records, placed = records.filter(pa.array(inside)), placed[inside]
+            yield records, placed
+    except (FileChanged, FileGone) as exc:
+        raise moved(part.path, exc) from exc

@@ -1,0 +1,543 @@
+"""A replay judges as if every record had come in its time, whatever its files are: held against the oracle.
+
+The real job, on a stand-in for a session: of files as small as these, read without Spark, Spark does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from bucket_store import failpoints
+from bucket_store.log.commit_log import CommitLog
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.admin.verify.run import verify_store
+from deduper.config.sections import PORTS
+from deduper.errors import UsageError
+from deduper.replay.compare import Comparison, compare, plan_comparison
+from deduper.replay.run import ReplayReport, plan_replay, replay
+from deduper.replay.settings import Asked, replay_config
+from deduper.replay.survey import FileMovedError
+from deduper.testing import Oracle, Row, Settings
+from tests import triggers
+from tests.spark.harness import Job, read_rows
+
+pytestmark = pytest.mark.slow
+DAY0 = datetime(2024, 1, 6, tzinfo=UTC)
+A_DAY = 100
+"""Records of a collector and day."""
+
+Record = dict[str, Any]
+
+
+@pytest.fixture
+def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+    """Makes jobs, each in a directory of its own below the test's."""
+    context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
+    session = cast(SparkSession, SimpleNamespace(sparkContext=context))
+    monkeypatch.setattr("deduper.service.job.require_promises", lambda *_: None)
+    monkeypatch.setattr("deduper.replay.survey._STRIDE", 4)  # small files are cut too
+    triggers.stand_in(monkeypatch)
+
+    def make(name: str = "job", **settings: Any) -> Job:
+        directory = tmp_path / name
+        directory.mkdir()
+        return Job(directory, session, settings)
+
+    return make
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+@pytest.fixture
+def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Names the failpoint at whose hit a run ends; for `window.4.record@2` its second one."""
+    armed = {"point": "", "left": 0}
+
+    def hit(name: str) -> None:
+        if name == armed["point"]:
+            armed["left"] -= 1  # type: ignore[operator]
+            if not armed["left"]:
+                raise Killed(name)
+
+    def arm(point: str) -> None:
+        name, _, nth = point.partition("@")
+        armed.update(point=name, left=int(nth or 1))
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+    return arm
+
+
+def replayed(job: Job, *, slice_bytes: int = 4000, window_bytes: int = 9000, **asked: Any) -> ReplayReport:
+    """The replay of a job into `out-of-time`, in many slices and windows."""
+    given = Asked(job.directory / "replayed", **asked)
+    return replay(job.config, given, session=job.session, slice_bytes=slice_bytes, window_bytes=window_bytes)
+
+
+def ports(job: Job) -> dict[tuple[str, int], tuple[str, tuple[str, int] | None]]:
+    """By file and row: the port, and the first copy of a duplicate. Each record has left once."""
+    found: dict[tuple[str, int], tuple[str, tuple[str, int] | None]] = {}
+    for port in PORTS:
+        for row in read_rows(job.directory / "replayed" / port):
+            dedup = row["_dedup"]
+            place = dedup["source"], dedup["position"]
+            assert place not in found
+            first = dedup.get("first_seen")
+            found[place] = port, None if first is None else (first["source"], first["position"])
+    return found
+
+
+# The case of the issue: two collectors, four days, one after the other.
+
+EVENTS = {"by": "event_time", "field": "ts", "period": "24h", "lookup": "all_live", "span": "1h"}
+SCHEMA = {"schema": "id string, ts timestamp"}
+
+
+def days() -> dict[tuple[str, int], list[Record]]:
+    """Records by collector and day; every tenth of B is one of A's."""
+    found: dict[tuple[str, int], list[Record]] = {}
+    for day in range(4):
+        for collector in "AB":
+            rows = []
+            for number in range(A_DAY):
+                at = DAY0 + timedelta(days=day, seconds=number * 86_400 / A_DAY)
+                twin = "A" if collector == "B" and not number % 10 else collector
+                rows.append({"id": f"{twin}-{day}-{number}", "ts": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")})
+            found[collector, day] = rows
+    return found
+
+
+def lines(rows: Iterable[Record]) -> list[str]:
+    """As JSON lines."""
+    return [json.dumps(row) for row in rows]
+
+
+def one_after_the_other(job: Job) -> None:
+    for collector in "AB":
+        for day in range(4):
+            job.add_file(lines(days()[collector, day]), f"{collector}-{day}.json")
+
+
+def in_any_order(job: Job) -> None:
+    order = list(days())
+    random.Random(5).shuffle(order)
+    for collector, day in order:
+        job.add_file(lines(days()[collector, day]), f"{collector}-{day}.json")
+
+
+def one_file_a_collector(job: Job) -> None:
+    for collector in "BA":
+        rows = [row for day in range(4) for row in days()[collector, day]]
+        job.add_file(lines(rows), f"{collector}.json")
+
+
+def packed(job: Job) -> None:
+    one_after_the_other(job)
+    for path in sorted((job.directory / "in").iterdir()):
+        whole = path.with_suffix(".json.gz")
+        whole.write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+
+
+def mixed_parquet(job: Job) -> None:
+    rows = [row for of_day in days().values() for row in of_day]
+    random.Random(3).shuffle(rows)
+    for begin in range(0, len(rows), 250):
+        some = rows[begin : begin + 250]
+        times = [datetime.fromisoformat(row["ts"]) for row in some]
+        job.add_table(pa.table({"id": [row["id"] for row in some], "ts": pa.array(times, pa.timestamp("us", "UTC"))}))
+
+
+LAYOUTS = [one_after_the_other, in_any_order, one_file_a_collector, packed, mixed_parquet]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_collectors_one_after_the_other_lose_nothing(
+    layout: Callable[[Job], None], new_job: Callable[..., Job]
+) -> None:
+    """95 % unique, 5 % duplicates, none expired, whatever the files are; without a replay many are expired."""
+    form = "parquet" if layout is mixed_parquet else "json"
+    job = new_job(source={**SCHEMA, "file_format": form}, key="id", expiry=EVENTS)
+    layout(job)
+    report = replayed(job)
+    assert report.is_over
+    assert report.judged == {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 0}
+    assert report.windows > 1
+    config = replay_config(job.config, Asked(job.directory / "replayed"))
+    store = open_store(config.store.url)
+    assert not verify_store(OpenStore(store.url, config, store.log, store.pieces)).findings
+    assert report.report is not None
+    assert "<html" in Path(report.report).read_text("utf-8")
+    assert not (job.directory / "replayed" / "unique" / "_replay").exists()
+
+
+# Random layouts against the oracle.
+
+
+def random_files(job: Job, seed: int) -> list[tuple[Path, list[Record | str]]]:
+    """Files of some tens of records, which overlap and lie in disorder in any way; some records are errors."""
+    draw = random.Random(seed)
+    records: list[Record | str] = []
+    step, strays = draw.choice((1, 20)), draw.choice(((0,), (0, 0, 0, -30, 50, -200)))
+    for number in range(draw.randrange(1, 150)):
+        t = number // step * step * 3 + draw.choice(strays)
+        kind = draw.random()
+        if kind < 0.04:
+            records.append("{no record")
+        elif kind < 0.07:
+            records.append({"k": None, "t": t})
+        elif kind < 0.1:
+            records.append({"k": "x"})
+        else:
+            records.append({"k": str(draw.randrange(40)), "t": t})
+    shape = draw.choice(("sorted", "shuffled", "slightly"))
+    if shape == "sorted":
+        records.sort(key=lambda one: one.get("t", 0) if isinstance(one, dict) else 0)
+    elif shape == "shuffled":
+        draw.shuffle(records)
+    files = []
+    count = draw.randrange(1, 7)
+    cuts = sorted(draw.randrange(len(records) + 1) for _ in range(count - 1))
+    groups = [records[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(records)], strict=True)]
+    draw.shuffle(groups)
+    if draw.random() < 0.3:
+        groups.append(["{", "[]"])
+    for group in groups:
+        if group:
+            texts = [one if isinstance(one, str) else json.dumps(one) for one in group]
+            files.append((job.add_file(texts), group))
+    return files
+
+
+def expected(
+    files: list[tuple[Path, list[Record | str]]],
+    lookup: str,
+    first: int | None = None,
+    end: int | None = None,
+    key: tuple[str, ...] = ("k",),
+    settings: Settings | None = None,
+) -> dict[tuple[str, int], tuple[str, tuple[str, int] | None]]:
+    """The oracle's verdicts on the whole log, sorted by (expiry key, place)."""
+    placed: list[tuple[float, int, int, Row]] = []
+    for number, (_, records) in enumerate(files):
+        keys = [one["t"] if isinstance(one, dict) and "t" in one else None for one in records]
+        begin = next((key for key in keys if key is not None), None)
+        before = begin
+        for row, (one, t) in enumerate(zip(records, keys, strict=True)):
+            before = t if t is not None else before
+            inside = before is None or ((first is None or before >= first) and (end is None or before < end))
+            if inside:
+                place = float("-inf") if before is None else float(before)
+                values = tuple(one.get(name) if isinstance(one, dict) else None for name in key)
+                placed.append((place, number, row, Row(values, t)))
+    placed.sort(key=lambda one: one[:3])
+    oracle = Oracle(settings or Settings("ordered", period=100, span=10, lookup=lookup))
+    (answers,) = oracle.judge([[row for *_, row in placed]], 0)
+    names = [(str(files[number][0]), row) for _, number, row, _ in placed]
+    return {
+        name: (port, None if of is None else names[of[2]]) for name, (port, _, of) in zip(names, answers, strict=True)
+    }
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_replay_is_the_oracle_on_the_sorted_log(
+    seed: int, new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every verdict and every first copy by its file and row, for any layout, slices, windows and range."""
+    for module in ("replay.slices", "tasks.readers.text"):
+        monkeypatch.setattr(f"deduper.{module}._BATCH_ROWS", 7)
+    draw = random.Random(f"shape {seed}")
+    lookup = draw.choice(("all_live", "own_bucket"))
+    expiry = {"by": "ordered", "field": "t", "period": 100, "span": 10, "lookup": lookup}
+    job = new_job(expiry=expiry, store={"url": "file:state", "shards": 2})
+    files = random_files(job, seed)
+    first = draw.choice((None, None, 120))
+    end = draw.choice((None, None, 300))
+    answers = expected(files, lookup, first, end)
+    refusal = contextlib.nullcontext() if answers else pytest.raises(UsageError, match="nothing is to be replayed")
+    with refusal:
+        replayed(
+            job,
+            slice_bytes=draw.choice((300, 2000, 10**6)),
+            window_bytes=draw.choice((1, 3000, 10**6)),
+            start=None if first is None else str(first),
+            end=None if end is None else str(end),
+        )
+    assert ports(job) == answers
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_comparison_is_two_replays_record_by_record(
+    seed: int, new_job: Callable[..., Job], kill: Callable[[str], None]
+) -> None:
+    """Another key, period and look-up: each record's port by both rules, killed in either half and repeated."""
+    expiry = {"by": "ordered", "field": "t", "period": 100, "span": 10, "lookup": "all_live"}
+    source = {"schema": "k string, t long, j string"}
+    job = new_job(expiry=expiry, store={"url": "file:state", "shards": 2}, source=source)
+    files = random_files(job, seed)
+    other = Job(
+        job.directory,
+        job.session,
+        {
+            "expiry": {**expiry, "period": 40, "lookup": ("all_live", "own_bucket")[seed % 2]},
+            "key": ["k", "j"],
+            "null_keys": ("error", "allow")[seed % 2],
+            "source": source,
+        },
+    ).config
+    asked = Asked(job.directory / "compared")
+
+    def compared() -> Comparison:
+        return compare(job.config, other, asked, session=job.session, slice_bytes=300, window_bytes=1)
+
+    here = expected(files, "all_live")
+    settings = Settings(
+        "ordered",
+        period=40,
+        span=10,
+        lookup=("all_live", "own_bucket")[seed % 2],
+        null_keys=("error", "allow")[seed % 2],
+    )
+    there = expected(files, "", settings=settings, key=("k", "j"))
+    for point in ("replay.begun", "window.4.committed", "replay.drained"):
+        kill(point)
+        with pytest.raises(Killed):
+            compared()
+    kill("")
+    found = compared()
+    assert found.is_over
+    counts = Counter((here[place][0], there[place][0]) for place in here)
+    assert {(cell.here, cell.there): cell.records for cell in found.cells} == counts
+    differing = sum(count for (one, two), count in counts.items() if one != two)
+    assert sum(one["records"] for one in found.keys) <= differing
+    for cell in found.cells:
+        for one in cell.samples:
+            place = one["source"], one["position"]
+            assert (here[place][0], there[place][0]) == (cell.here, cell.there)
+    assert not (job.directory / "compared" / "here" / "unique" / "_replay").exists()
+    assert compared().cells == found.cells
+
+
+def test_rules_over_other_records_are_not_compared(new_job: Callable[..., Job]) -> None:
+    """One schema, one order of time: else the same record is another one there."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    others = [
+        ({"source": {"schema": "id string, ts timestamp, more int"}, "key": "id", "expiry": EVENTS}, "source.schema"),
+        ({"source": SCHEMA, "key": "id", "expiry": {"by": "never"}}, "expiry.by"),
+    ]
+    for settings, match in others:
+        with pytest.raises(UsageError, match=match):
+            plan_comparison(job.config, Job(job.directory, job.session, settings).config, Asked(job.directory / "c"))
+    with pytest.raises(UsageError, match="in-place"):
+        plan_comparison(job.config, job.config, Asked(None))
+
+
+# What a crash leaves.
+
+POINTS = (
+    "start.claimed",
+    "replay.surveyed",
+    "replay.planned",
+    "replay.begun",
+    "window.2.judged",
+    "window.4.committed@2",
+    "window.7.checkpoint@2",
+    "replay.drained",
+)
+
+
+@pytest.mark.night
+def test_a_replay_that_is_killed_goes_on(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
+    """Killed between any two steps and repeated: each record leaves once, by the port of a whole run."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    for point in POINTS:
+        kill(point)
+        with pytest.raises(Killed):
+            replayed(job, slice_bytes=2000, window_bytes=1)
+    kill("")
+    report = replayed(job, slice_bytes=2000, window_bytes=1)
+    assert report.is_over
+    assert report.judged["unique"] == 8 * A_DAY * 95 // 100
+    assert len(ports(job)) == 8 * A_DAY
+    again = replayed(job)
+    assert (again.is_over, again.windows) == (True, report.windows)
+
+
+def test_a_file_that_changes_before_it_is_read_stops_the_replay(
+    new_job: Callable[..., Job], kill: Callable[[str], None]
+) -> None:
+    """Its order is not known any more; put back, it is read. A slice needs no file."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    for day in range(3):
+        job.add_file(lines(days()["A", day]), f"A-{day}.json")
+    job.add_file(lines(days()["B", 0]), "B-0.json")
+    kill("replay.begun")
+    with pytest.raises(Killed):
+        replayed(job)
+    kill("")
+    (job.directory / "in" / "B-0.json").unlink()
+    last = job.directory / "in" / "A-2.json"
+    last.rename(job.directory / "aside")
+    with pytest.raises(FileMovedError, match=r"A-2\.json"):
+        replayed(job)
+    (job.directory / "aside").rename(last)
+    assert replayed(job).is_over
+    assert len(ports(job)) == 4 * A_DAY
+
+
+def test_records_of_the_future_come_last(new_job: Callable[..., Job]) -> None:
+    """A poisoned time in each file makes no file one that reaches into the future; the records are errors."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    for path in sorted((job.directory / "in").iterdir()):
+        rows = path.read_text().splitlines()
+        rows.insert(50, json.dumps({"id": "poison", "ts": "2099-01-01T00:00:00Z"}))
+        path.unlink()
+        job.add_file(rows, path.name)
+    report = replayed(job)
+    assert report.judged == {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 8}
+    raw = {row["_dedup"]["raw"] for row in read_rows(job.directory / "replayed" / "error")}
+    assert raw == {json.dumps({"id": "poison", "ts": "2099-01-01T00:00:00Z"})}
+
+
+def test_a_file_that_cannot_be_read_is_one_error(new_job: Callable[..., Job]) -> None:
+    """As in a job, and the others are judged."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    (job.directory / "in" / "broken.json.gz").write_bytes(b"no gzip at all")
+    report = replayed(job)
+    assert report.judged["error"] == 1
+    assert report.judged["unique"] == 8 * A_DAY * 95 // 100
+
+
+def test_a_file_that_was_cut_off_gives_its_records_in_their_time(new_job: Callable[..., Job]) -> None:
+    """Those before the cut, and one error; whether it is sorted or read as it is."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    for name in ("A-3.json", "B-1.json"):  # one that is alone in its time would be read as it is
+        path = job.directory / "in" / name
+        data = gzip.compress(path.read_bytes(), 0)
+        path.with_suffix(".json.gz").write_bytes(data[: len(data) // 2])
+        path.unlink()
+    (job.directory / "in" / "B-3.json").unlink()
+    report = replayed(job)
+    assert (report.judged["error"], report.judged["expired"]) == (2, 0)
+    by_file = Counter(Path(source).name for source, _ in ports(job))
+    assert 40 < by_file["A-3.json.gz"] < 60
+    assert 40 < by_file["B-1.json.gz"] < 60
+
+
+@pytest.mark.parametrize("layout", [one_after_the_other, one_file_a_collector])
+def test_payloads_are_compared(new_job: Callable[..., Job], layout: Callable[[Job], None]) -> None:
+    """A copy with another payload is a conflict, read as it is or from a slice."""
+    job = new_job(
+        source={"schema": "id string, ts timestamp, n int"}, key="id", expiry=EVENTS, fingerprint={"columns": ["n"]}
+    )
+    layout(job)
+    paths = sorted((job.directory / "in").iterdir())
+    for path in paths:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        is_other = path.name.startswith("B")
+        changed = [{**row, "n": number % 20 if is_other else 0} for number, row in enumerate(rows)]
+        path.write_text("".join(f"{line}\n" for line in lines(changed)))
+    report = replayed(job)
+    assert report.judged == {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 0}
+    reasons = Counter(row["_dedup"]["reason"] for row in read_rows(job.directory / "replayed" / "duplicate"))
+    conflicts = sum(count for reason, count in reasons.items() if reason.startswith("conflict"))
+    assert conflicts == 8 * A_DAY // 40
+
+
+def test_a_job_goes_on_where_its_replay_ends(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
+    """Into its own store: refused until the replay is over, then only newer files are judged, against the old keys."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    in_place = Asked(None)
+    kill("window.7.checkpoint")
+    with pytest.raises(Killed):
+        replay(job.config, in_place, session=job.session, slice_bytes=4000, window_bytes=9000)
+    with pytest.raises(UsageError, match="replay into this store is not over"):
+        job.run()
+    kill("")
+    assert replay(job.config, in_place, session=job.session, slice_bytes=4000, window_bytes=9000).is_over
+    again = {"id": "B-3-99", "ts": (DAY0 + timedelta(days=4)).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    new = job.add_file(lines([again, {**again, "id": "new"}]), "C.json")
+    report = replay(job.config, in_place, session=job.session)
+    assert (report.is_over, report.files_since) == (True, 1)
+    summary = job.run()
+    assert (summary.unique, summary.duplicate) == (1, 1)
+    twin = next(row for row in job.rows("duplicate") if row["_dedup"]["source"] == str(new))
+    assert twin["_dedup"]["first_seen"]["source"].endswith("/B-3.json")
+    with pytest.raises(UsageError, match="windows of a job"):
+        plan_replay(job.config, in_place)
+
+
+def test_a_plan_says_what_comes(new_job: Callable[..., Job]) -> None:
+    """Files, bytes, records and places; nothing is written."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    planned = plan_replay(job.config, Asked(job.directory / "replayed"))
+    assert planned.files == 8
+    assert planned.estimate is not None
+    assert planned.estimate.records == 8 * A_DAY
+    assert planned.estimate.first == "2024-01-06T00:00:00Z"
+    assert not (job.directory / "replayed").exists()
+    assert planned.outputs["unique"].endswith("/replayed/unique")
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "match"),
+    [
+        ({"expiry": {"by": "never"}}, {"order": "time"}, "no order of time"),
+        ({"expiry": EVENTS}, {"order": "arrival", "start": "2024-01-06T00:00:00Z"}, "--from and --to"),
+        ({"expiry": EVENTS}, {"start": "2024-01-07T00:00:00Z", "end": "2024-01-06T00:00:00Z"}, "nothing is between"),
+        ({"expiry": EVENTS}, {"start": "yesterday"}, "--from: column ts"),
+        ({"expiry": EVENTS}, {}, "nothing is there"),
+        ({"expiry": EVENTS}, {"out": None, "end": "2024-01-06T00:00:00Z"}, "takes the whole source"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(
+    settings: dict[str, Any], asked: dict[str, Any], match: str, new_job: Callable[..., Job]
+) -> None:
+    """Before anything starts, with what to write instead."""
+    job = new_job(source=SCHEMA, key="id", **settings)
+    (job.directory / "in").mkdir()
+    with pytest.raises(UsageError, match=match):
+        plan_replay(job.config, Asked(**{"out": job.directory / "replayed", **asked}))
+
+
+def test_another_range_is_another_replay(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
+    """One that is under way is continued as it was begun."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    kill("window.7.checkpoint")
+    with pytest.raises(Killed):
+        replayed(job)
+    kill("")
+    with pytest.raises(UsageError, match="another range"):
+        replayed(job, start="2024-01-07T00:00:00Z")
+
+
+def test_without_time_a_replay_is_in_source_order(new_job: Callable[..., Job]) -> None:
+    """`never`: as `run --once`, into a store of its own."""
+    job = new_job(source=SCHEMA, key="id", expiry={"by": "never"})
+    one_after_the_other(job)
+    report = replayed(job)
+    assert (report.order, report.is_over) == ("arrival", True)
+    assert report.judged["duplicate"] == 8 * A_DAY // 20
+    assert CommitLog.open(replay_config(job.config, Asked(job.directory / "replayed")).store.place).state.next_window

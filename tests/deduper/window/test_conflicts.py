@@ -1,0 +1,250 @@
+"""Conflicts end to end: files in, rows of the ports out, by the job's own readers, judge and writers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from bucket_store.log.records import CommitRecord
+from bucket_store.pieces.compaction import CompactionTask, compact_pieces
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import decode_piece
+from deduper.admin.keys.conflicts import ConflictReport, conflicts_of
+from deduper.admin.keys.explain import explain
+from deduper.admin.open_store import open_store
+from deduper.cli.views.explain import render, render_conflicts
+from deduper.errors import UsageError
+from deduper.seeding.reading import seed_config
+from deduper.seeding.source import SeedInput
+from deduper.testing import differences
+from deduper.window.policy import FINGERPRINT
+from tests.deduper.cli.test_terminal import printed, words
+from tests.deduper.plain_job import PlainJob
+
+Rows = Sequence[dict[str, Any]]
+SCHEMA = "id string, amount double, note string, sent_at long"
+
+
+def job(root: Path, form: str = "json", **sections: Any) -> PlainJob:
+    """A job of one key, whose payload is all but the time of sending."""
+    given = {
+        "source": {"format": "files", "path": "in", "file_format": form, "schema": SCHEMA, "max_files_per_batch": 1},
+        "key": "id",
+        "expiry": {"by": "never", "buckets": 2},
+        "fingerprint": {"except": ["sent_at"]},
+        "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS},
+        "spark": {"spark.master": "local[1]"},
+    }
+    return PlainJob(root, given | sections)
+
+
+PORTS = ("unique", "duplicate", "expired", "error")
+
+
+def put(of: PlainJob, name: str, rows: Rows, form: str = "json") -> None:
+    """A file of records; a key that is absent is null."""
+    path = of.root / "in" / f"{name}.{form}"
+    columns = [part.split()[0] for part in SCHEMA.split(", ")]
+    if form == "json":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif form == "csv":
+        with path.open("w", newline="") as stream:
+            csv.writer(stream).writerows([[row.get(name, "") for name in columns] for row in rows])
+    else:
+        kinds = (pa.string(), pa.float64(), pa.string(), pa.int64())
+        columns_of = {
+            name: pa.array([row.get(name) for row in rows], kind) for name, kind in zip(columns, kinds, strict=True)
+        }
+        parquet.write_table(pa.table(columns_of), path)
+
+
+def record(key: str, amount: float | None = 1.0, note: str | None = "n", sent_at: int = 1) -> dict[str, Any]:
+    """A record; None is left out."""
+    given = {"id": key, "amount": amount, "note": note, "sent_at": sent_at}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+FIRST = [record("a"), record("b"), record("a", sent_at=2), record("b", note="other"), record("c", amount=-0.0)]
+SECOND = [record("a", sent_at=9), record("a", amount=2.0), record("c", amount=0.0), record("b", note=None)]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_retry_is_a_copy_and_another_record_a_conflict(form: str, tmp_path: Path) -> None:
+    """The reasons, the first copies and both fingerprints, whatever the format; the counts of the log agree."""
+    one = job(tmp_path, form)
+    put(one, "1", FIRST, form)
+    put(one, "2", SECOND, form)
+    one.run()
+    duplicates = one.rows("duplicate")
+    assert [(row["id"], row["_dedup"]["reason"]) for row in duplicates] == [
+        ("a", "same_window"),
+        ("b", "conflict_in_window"),
+        ("a", "earlier_window"),
+        ("a", "conflict"),
+        ("c", "earlier_window"),
+        ("b", "conflict"),
+    ]
+    said = [row["_dedup"] for row in duplicates]
+    assert [row["first_seen"]["position"] for row in said] == [0, 1, 0, 0, 4, 1]
+    assert [row["fingerprint"] is None for row in said] == ["conflict" not in row["reason"] for row in said]
+    assert said[1]["first_fingerprint"] == said[5]["first_fingerprint"], "of one first copy"
+    assert len({said[1]["fingerprint"], said[5]["fingerprint"], said[1]["first_fingerprint"]}) == 3
+    assert all(len(row["fingerprint"]) == 16 for row in said if row["fingerprint"])
+    assert "fingerprint" not in one.rows("unique")[0]["_dedup"], "nothing to name there"
+    log = open_store(str(one.config_file)).log
+    assert dict(Counter(reason for _, reason in one.reasons())) == log.state.reason_totals
+    assert differences(one.config_file) == []
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_conflict_may_be_an_error(form: str, tmp_path: Path) -> None:
+    """It leaves by the error port with the record as it came, its first copy, both fingerprints and a detail."""
+    one = job(tmp_path, form, on_conflict="error")
+    put(one, "1", FIRST, form)
+    put(one, "2", SECOND, form)
+    one.run()
+    assert sorted(row["id"] for row in one.rows("duplicate")) == ["a", "a", "c"]
+    assert [(row["id"], row["_dedup"]["reason"]) for row in one.rows("error")] == [
+        ("b", "conflict_refused"),
+        ("a", "conflict_refused"),
+        ("b", "conflict_refused"),
+    ]
+    assert differences(one.config_file) == []
+    errors = [row["_dedup"] for row in one.rows("error")]
+    assert [row["first_seen"]["position"] for row in errors] == [1, 0, 1]
+    assert all(row["fingerprint"] and row["first_fingerprint"] for row in errors)
+    assert {row["detail"] for row in errors} == {"the key is known with another payload (on_conflict: error)"}
+    if form == "json":
+        assert [json.loads(row["raw"]) for row in errors] == [FIRST[3], SECOND[1], SECOND[3]]
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("on_conflict", ["duplicate", "error"])
+def test_people_see_keys_and_columns(form: str, on_conflict: str, tmp_path: Path) -> None:
+    """`status --conflicts` counts them, keys masked unless asked for; `explain` names what differs of each copy."""
+    sinks = {port: {"format": form, "path": f"out/{port}"} for port in PORTS}
+    one = job(tmp_path, sinks=sinks, on_conflict=on_conflict)
+    put(one, "1", FIRST)
+    put(one, "2", SECOND)
+    one.run()
+    store = open_store(str(one.config_file))
+    assert conflicts_of(store) == ConflictReport(3, 3, 3, {"note": 2, "amount": 1}, (("a", 2), ("a", 1)), ())
+    assert conflicts_of(store, values=True).keys == (("b", 2), ("a", 1))
+    found = explain(store, ("b",))
+    assert [(copy.verdict, copy.differs) for copy in found.copies] == [
+        ("unique", ()),
+        (on_conflict, ("note",)),
+        (on_conflict, ("note",)),
+    ]
+    assert any("note" in text for text in words(printed(render(found), 100)))
+    assert any("note" in text for text in words(printed(render_conflicts(conflicts_of(store)), 100)))
+    for file in (tmp_path / "out" / "unique").glob("[0-9a-f]*"):
+        file.unlink()
+    assert conflicts_of(store).compared == 0, "taken away by a reader"
+    one.sections |= {"fingerprint": "none", "on_conflict": "duplicate"}
+    with pytest.raises(UsageError, match="the job compares no payloads"):
+        conflicts_of(open_store(str(one.config_file)))
+
+
+def test_off_nothing_is_kept(tmp_path: Path) -> None:
+    """No column in pieces or ports, no note in the log."""
+    one = job(tmp_path, fingerprint="none")
+    put(one, "1", FIRST)
+    one.run()
+    assert {reason for _, reason in one.reasons()} == {"same_window"}
+    assert "fingerprint" not in one.rows("duplicate")[0]["_dedup"]
+    store = open_store(str(one.config_file))
+    assert FINGERPRINT not in store.log.state.extra
+    for pieces in store.log.state.pieces.values():
+        for ref in pieces:
+            _, blocks = decode_piece(store.pieces.read(ref), file=ref.file, offset=ref.offset)
+            assert all(block.fingerprint is None for block in blocks)
+
+
+def test_first_copies_need_not_be_kept(tmp_path: Path) -> None:
+    """`first_seen: false`: reasons and fingerprints are the same, and no place is named."""
+    one = job(tmp_path, store={"url": "file:state", "shards": 2, "first_seen": False})
+    put(one, "1", FIRST)
+    put(one, "2", SECOND)
+    one.run()
+    said = [row["_dedup"] for row in one.rows("duplicate")]
+    expected = ["same_window", "conflict_in_window", "earlier_window", "conflict", "earlier_window", "conflict"]
+    assert [row["reason"] for row in said] == expected
+    assert all("first_seen" not in row for row in said)
+    assert [row["fingerprint"] is None for row in said] == ["conflict" not in reason for reason in expected]
+
+
+def test_on_off_and_other_columns(tmp_path: Path) -> None:
+    """Keys of before, and of other columns, are unknown and never a conflict; the same columns again go on."""
+    one = job(tmp_path, fingerprint="none")
+
+    def judged(name: str, rows: Rows, fingerprint: Any) -> list[tuple[str, str]]:
+        before = Counter(one.reasons())
+        one.sections["fingerprint"] = fingerprint
+        put(one, name, rows)
+        one.run()
+        return sorted((Counter(one.reasons()) - before).elements())
+
+    but_sent: Any = {"except": ["sent_at"]}
+    assert judged("1", [record("a")], "none") == []
+    assert judged("2", [record("a", 2.0), record("b")], but_sent) == [("a", "unknown")]
+    assert judged("3", [record("b", 2.0), record("c")], "none") == [("b", "earlier_window")]
+    assert judged("4", [record("b", 2.0), record("c", 2.0)], but_sent) == [("b", "conflict"), ("c", "unknown")]
+    assert judged("5", [record("b", 2.0), record("d")], "all") == [("b", "unknown")]
+    assert judged("6", [record("d", sent_at=2), record("b", 2.0)], "all") == [("b", "unknown"), ("d", "conflict")]
+    # Back to the first columns: since when is counted anew, so what they have of before does not count.
+    assert judged("7", [record("b", 2.0), record("d", 2.0)], but_sent) == [("b", "unknown"), ("d", "unknown")]
+    log = open_store(str(one.config_file)).log
+    notes = [r.body.extra.get(FINGERPRINT) for r in log.records() if isinstance(r.body, CommitRecord)]
+    since = [None if note is None else note[2] for note in notes]
+    assert since == [None, 1, 1, 1, 4, 4, 6]
+    assert [None if note is None else note[3] for note in notes] == [None, *["duplicate"], None, *["duplicate"] * 4]
+    assert notes[2][:3] == notes[1][:3] == notes[3][:3], "off leaves since when as it is"
+    with pytest.raises(UsageError, match="window 4 was judged with another `fingerprint`"):
+        differences(one.config_file)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_a_seed_has_the_jobs_payload(form: str, tmp_path: Path) -> None:
+    """Of records and of outputs, which have columns of their own: their keys are compared with later copies."""
+    sinks = {port: {"format": form, "path": f"out/{port}"} for port in PORTS}
+    for fingerprint in ("all", {"except": ["sent_at"]}, {"columns": ["note"]}):
+        one = job(tmp_path / str(len(str(fingerprint))), sinks=sinks, fingerprint=fingerprint)
+        put(one, "1", FIRST)
+        one.run()
+        config = one.config
+        for given in (
+            SeedInput("files", str(one.root / "in"), "csv"),
+            SeedInput("files", str(one.root / "out" / "unique"), is_of_outputs=True),
+        ):
+            assert seed_config(config, given).payload_identity == config.payload_identity
+
+
+def test_merged_pieces_keep_fingerprints(tmp_path: Path) -> None:
+    """Of pieces with and without the column; an entry without one is unknown after the merge too."""
+    one = job(tmp_path, fingerprint="none", store={"url": "file:state", "shards": 1})
+    put(one, "1", [record("a")])
+    one.run()
+    one.sections["fingerprint"] = "all"
+    put(one, "2", [record("b")])
+    one.run()
+    state = open_store(str(one.config_file)).log.state
+    backend = open_backend(one.config.store.url)
+    task = CompactionTask(
+        state.pieces[0], open_store(str(one.config_file)).log.manifest.store_id, state.epoch, None, None
+    )
+    merged = compact_pieces(backend, task)
+    assert merged is not None
+    _, blocks = decode_piece(backend.read(merged), file=merged.file, offset=merged.offset)
+    known = {int(window): int(value) for b in blocks for window, value in zip(b.window, b.fingerprint, strict=True)}
+    assert known[0] == 0
+    assert known[1] != 0
+    backend.close()
