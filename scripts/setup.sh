@@ -15,10 +15,28 @@ VENV="$REPO/.venv"
 
 say() { printf '%s\n' "$*" >&2; }
 
+# long WHAT COMMAND...: says what it does, runs the command, and says every ten seconds how long that has lasted.
+long() {
+  local what="$1" lines status=0
+  shift
+  say "$what …"
+  (for ((seconds = 10; ; seconds += 10)); do
+    sleep 10 >/dev/null 2>&1
+    say "$what: $seconds s so far"
+  done) &
+  lines=$!
+  "$@" || status=$?
+  kill "$lines" 2>/dev/null && wait "$lines" 2>/dev/null || true
+  return "$status"
+}
+
 # try_install PACKAGE...: whether apt-get is allowed here and could install them all.
 try_install() {
   [[ "$(id -u)" == 0 && "${DEDUPER_APT:-1}" == 1 ]] && command -v apt-get >/dev/null || return 1
-  say "Installing $* …"
+  long "Installing $*" apt_install "$@"
+}
+
+apt_install() {
   apt-get update -qq >&2 &&
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
@@ -57,7 +75,7 @@ make_venv() {
       version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
       try_install "python$version-venv" || missing "the venv module of Python $version" "python$version-venv"
     fi
-    "$python" -m venv --clear "$VENV"
+    long "Making .venv" "$python" -m venv --clear "$VENV"
     printf '%s\n' "$REPO" >"$VENV/.made-in"
   fi
 }
@@ -74,13 +92,16 @@ setup_python() {
   wanted="$(sha256sum <"$REPO/pyproject.toml" | cut -d ' ' -f 1)"
   [[ ! -f "$VENV/.installed" ]] || read -r has of <"$VENV/.installed"
   if [[ "$of" != "$wanted" || "$has" -lt "$rank" ]]; then
-    say "Installing into .venv (a minute or two the first time) …"
     # uv takes a third of pip's time, and leaves modules to be compiled as they are imported: most never are.
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check uv
-    "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --editable "$REPO[$extras]"
+    long "Installing into .venv, a minute or two the first time" pip_install "$extras"
     printf '%s %s\n' "$rank" "$wanted" >"$VENV/.installed"
   fi
   export VIRTUAL_ENV="$VENV" PATH="$VENV/bin:$PATH"
+}
+
+pip_install() {
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check uv &&
+    "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --editable "$REPO[$1]"
 }
 
 # The home of the first Java that Spark runs on: JAVA_HOME, then PATH, then the folders of distributions.

@@ -85,6 +85,17 @@ def in_setup(commands: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+def test_setup_says_what_takes_long_before_it() -> None:
+    """The code of the command is kept; every ten seconds another line says how long it has lasted."""
+    quick = "sleep() { [[ $1 != 10 ]] || command sleep 0.1; }"
+    slow = "slow() { command sleep 0.35; return 7; }"
+    result = in_setup(f"{quick}; {slow}; long 'Installing it' slow || exit $?")
+    assert result.returncode == 7
+    first, *others = result.stderr.splitlines()
+    assert first == "Installing it …"
+    assert others[:2] == ["Installing it: 10 s so far", "Installing it: 20 s so far"]
+
+
 def java(directory: Path, version: str) -> Path:
     """A home with a Java that says it is of this version."""
     (directory / "bin").mkdir(parents=True)

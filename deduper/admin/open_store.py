@@ -154,7 +154,7 @@ def named_store(target: str) -> tuple[str, Config | None]:
     """
     scheme, colon, rest = target.partition(":")
     if colon and scheme in _LOCAL_SCHEMES:
-        return f"{scheme}:{local_place(rest)}", None
+        return _local_url(scheme, rest), None
     path = Path(target)
     if colon and rest.startswith("/") and not path.exists():
         return target, None
@@ -183,7 +183,12 @@ def store_url(text: str) -> str:
     scheme, colon, rest = text.partition(":")
     if not colon or not rest:
         raise UsageError(f"{text}: write the place with its kind, as file:{text} or rocksdb:{text}")
-    return f"{scheme}:{local_place(rest)}" if scheme in _LOCAL_SCHEMES else text
+    return _local_url(scheme, rest) if scheme in _LOCAL_SCHEMES else text
+
+
+def _local_url(scheme: str, rest: str) -> str:
+    """As a config's: `file:state`, `file://state` and `file:///folder/state` name no host."""
+    return f"{scheme}:{local_place(rest[2:] if rest.startswith('//') else rest)}"
 
 
 def _backend_of(root: Place) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from bucket_store.errors import StoreError
 from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT_NAME
-from bucket_store.log.heartbeat import INTERVAL_S, moves, read_beat
+from bucket_store.log.heartbeat import INTERVAL_S, Beat, moves, read_beat
+from bucket_store.log.last_end import LastEnd
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published
 from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import ClaimRecord, CommitRecord
@@ -115,13 +116,8 @@ class StoreStatus(AsJson):
 def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     """The status, with the newest `last` windows (fewer when their records are no longer in the log)."""
     state, manifest, scale = store.log.state, store.log.manifest, store.scale
-    published = _published_through(store)
-    unpublished = tuple(window for window in sorted(state.outputs) if published is None or window > published)
-    beat = read_beat(store.root)
-    exists = None if beat is None else process_exists(beat)
-    is_running = beat is not None and exists is not False and beats(store.root)
-    end = None if is_running else last_end(store.root, state.epoch)
-    left_beat = "" if beat is None or is_running else beat.owner
+    published, unpublished = _published(store)
+    owner = _owner(store)
     commits = store.log.last_commits(last)
     counts = {port: state.totals.get(port, 0) for port in PORTS}
     live = [piece for pieces in state.pieces.values() for piece in pieces]
@@ -129,20 +125,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     on_disk = _bytes_on_disk(store.root)
     lag, files = source_lag(store), waiting_files(store)
     leaks = stored_figures(store.log.root, state.latest_point)
-    facts = Facts(
-        epoch=state.epoch,
-        is_running=is_running,
-        left_beat=left_beat,
-        left_exists=not is_running and exists is True,
-        exit_code=None if end is None else end.exit_code,
-        ended=how_ended(end, left_beat),
-        leaked=0.0 if leaks is None else _leaked(leaks),
-        unpublished=unpublished,
-        waiting=_waiting(lag, files),
-        differing=_differing(store),
-        **_outputs(store),
-        **_recent(store, is_of_files=files is not None),
-    )
+    facts = _facts(store, owner, lag, files, leaks)
     return StoreStatus(
         health=health(facts),
         url=store.url,
@@ -151,9 +134,9 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         created=format_time(manifest.created_us),
         settings={**manifest.settings, "shards": store.settings["shards"]},
         epoch=state.epoch,
-        owner=None if beat is None else beat.owner,
-        is_running=is_running,
-        last_end=end_as_json(end),
+        owner=None if owner.beat is None else owner.beat.owner,
+        is_running=owner.is_running,
+        last_end=end_as_json(owner.end),
         windows=state.next_window,
         last_commit=format_time(commits[-1].wall_us) if commits else None,
         latest_point=scale.shown(state.latest_point),
@@ -178,6 +161,57 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         leaks=leaks,
         history=_history(store),
         spans=_spans(statistics_of(state)),
+    )
+
+
+def job_health(store: OpenStore) -> Health:
+    """The verdict on the store's job, as `store_status` has it."""
+    leaks = stored_figures(store.log.root, store.log.state.latest_point)
+    return health(_facts(store, _owner(store), source_lag(store), waiting_files(store), leaks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The present owner, or the last one: its heartbeat, if it is there, and its end. `exists`: None if not known."""
+
+    beat: Beat | None
+    is_running: bool
+    exists: bool | None
+    end: LastEnd | None
+
+
+def _owner(store: OpenStore) -> _Owner:
+    beat = read_beat(store.root)
+    exists = None if beat is None else process_exists(beat)
+    is_running = beat is not None and exists is not False and beats(store.root)
+    return _Owner(beat, is_running, exists, None if is_running else last_end(store.root, store.log.state.epoch))
+
+
+def _facts(
+    store: OpenStore, owner: _Owner, lag: SourceLag | None, files: int | None, leaks: LeakFigures | None
+) -> Facts:
+    left_beat = "" if owner.beat is None or owner.is_running else owner.beat.owner
+    return Facts(
+        epoch=store.log.state.epoch,
+        is_running=owner.is_running,
+        left_beat=left_beat,
+        left_exists=not owner.is_running and owner.exists is True,
+        exit_code=None if owner.end is None else owner.end.exit_code,
+        ended=how_ended(owner.end, left_beat),
+        leaked=0.0 if leaks is None else _leaked(leaks),
+        unpublished=_published(store)[1],
+        waiting=_waiting(lag, files),
+        differing=_differing(store),
+        **_outputs(store),
+        **_recent(store, is_of_files=files is not None),
+    )
+
+
+def _published(store: OpenStore) -> tuple[int | None, tuple[int, ...]]:
+    """The last published window, and the committed ones after it."""
+    published = _published_through(store)
+    return published, tuple(
+        window for window in sorted(store.log.state.outputs) if published is None or window > published
     )
 
 

@@ -7,6 +7,7 @@ instant.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 from typing import Annotated
@@ -38,8 +39,19 @@ def _root(
     """The options of `deduper` itself; `version` is acted on by its callback."""
 
 
+class _Plain(logging.Handler):
+    """Lines of a command that configures no logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the line as it is."""
+        typer.echo(record.getMessage(), err=True)
+
+
 def main() -> None:
     """The `deduper` command."""
+    compiles = logging.getLogger("bucket_store.compiled")
+    compiles.handlers = [_Plain()]
+    compiles.setLevel(logging.INFO)
     try:
         app()
     except SystemExit as end:

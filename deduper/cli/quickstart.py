@@ -106,6 +106,8 @@ def quickstart(
     """
     directory.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
+    if not (directory / "in" / MANIFEST).exists():
+        console.print(f"Log      {_shown(directory / 'in')}/: writing {records:,} lines …")
     try:
         log = write_weblog(directory / "in", records=records, days=DEFAULT_DAYS, seed=seed)
     except (ValueError, WeblogError) as error:

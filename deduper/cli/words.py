@@ -8,6 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+_UsageError: Any = typer.BadParameter.__bases__[0]
+_MOST_FILES = 5
 _MEANT = {
     "start": "`deduper run CONFIG` starts the job",
     "stop": "stop a job with SIGTERM or Ctrl-C: it finishes its window first",
@@ -18,6 +20,14 @@ _MEANT = {
     "report": "`deduper status CONFIG --page status.html` writes a page",
     "load": "`deduper table load CONFIG` loads a batch into a table",
     "version": "`deduper --version`",
+    "restart": "stop a job with SIGTERM or Ctrl-C, then `deduper run CONFIG`",
+    "logs": "a job logs to standard error; under systemd `journalctl --unit deduper@NAME` shows it",
+    "list": "`deduper status CONFIG` shows one job; nothing keeps a list of jobs",
+    "ps": "`deduper status CONFIG` shows one job; nothing keeps a list of jobs",
+    "watch": "`deduper status --watch CONFIG`",
+    "metrics": "`metrics: {port: 9108}` in the config serves them at /metrics",
+    "delete": "`deduper forget CONFIG VALUE...` takes a key out, `deduper table delete CONFIG` rows of a table",
+    "repair": "`deduper verify CONFIG` finds what is damaged; docs/recovery.md has what to do",
 }
 
 
@@ -52,12 +62,42 @@ class Words(TyperGroup):
 
 
 class FileNamed(TyperCommand):
-    """A command whose config file may also be given as `--config FILE`."""
+    """A command whose config file may also be given as `--config FILE`; it says what a mistyped word has to be."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As of the library."""
-        takes_file = any(one.param_type_name == "argument" and one.name in ("config", "store") for one in self.params)
+        arguments = {one.name for one in self.params if one.param_type_name == "argument"}
         has_own = any("--config" in one.opts for one in self.params)
-        if takes_file and not has_own:
+        if arguments & {"config", "store"} and not has_own:
             args = [arg.removeprefix("--config=") for arg in args if arg != "--config"]
-        return super().parse_args(ctx, args)
+        if "values" not in arguments:  # which may be any words
+            self._refuse_slips(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            raise _clearer(error) from None
+
+    def _refuse_slips(self, ctx: Any, args: list[str]) -> None:
+        """Words that the library takes for an argument too many, or for several options of a letter."""
+        flags = {opt for one in self.params if getattr(one, "is_flag", False) for opt in one.opts}
+        options = {opt for one in self.params for opt in one.opts}
+        for word, following, after in zip(args, [*args[1:], ""], [*args[2:], "", ""], strict=False):
+            if word == "--set" and "=" not in following and after and not after.startswith("-"):
+                ctx.fail(f"--set takes a name and its value in one word: write `--set {following}={after}`")
+            if word in flags and following.lower() in ("true", "false", "yes", "no", "on", "off"):
+                ctx.fail(f"{word} takes no value: leave out `{following}`")
+            if f"-{word}" in options and word.startswith("-") and not word.startswith("--"):
+                ctx.fail(f"`{word}` is no option: write `-{word}`")
+
+
+def _clearer(error: Any) -> Any:
+    """The library's error in words of this program."""
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        error.possibilities = [one for one in error.possibilities or () if one != "--help"]
+    elif kind == "MissingParameter" and error.param is not None and error.param.name in ("config", "store"):
+        here = sorted(path.name for path in Path().glob("*.y*ml"))[:_MOST_FILES]
+        error.message = f"In this folder: {', '.join(here)}" if here else "`deduper init` writes one to start from"
+    else:
+        error.message = error.message.replace("is not a valid int range", "is no whole number")
+    return error

@@ -10,6 +10,7 @@ replaces. Relative paths, wherever they were written, start at the folder of the
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -229,6 +230,13 @@ def _is_inherited(path: SettingPath) -> bool:
     return path[0] == "sinks" and (path[2:] == ("bootstrap_servers",) or (path[2:3] == ("options",) and len(path) > 3))
 
 
+def _near_file(path: Path) -> str:
+    """A question that comes before a remedy, if a config file of the folder has nearly this name, or another ending."""
+    beside = {one.stem: one.name for one in path.parent.glob("*.y*ml")} if path.parent.is_dir() else {}
+    close = difflib.get_close_matches(path.stem, beside, n=1, cutoff=0.75)
+    return f"did you mean `{beside[close[0]]}`? Else " if close else ""
+
+
 def _read_text(path: Path, start_from: str | None) -> str:
     place = ConfigPlace(str(path))
     try:
@@ -236,7 +244,7 @@ def _read_text(path: Path, start_from: str | None) -> str:
     except IsADirectoryError:
         raise ConfigError([Problem(place, "", "is a folder", "name the config file in it")]) from None
     except FileNotFoundError:
-        write = start_from or f"`deduper init {path}` writes one to start from"
+        write = _near_file(path) + (start_from or f"`deduper init {path}` writes one to start from")
         raise ConfigError([Problem(place, "", "there is no such file", write)]) from None
     except UnicodeDecodeError as error:
         raise ConfigError(

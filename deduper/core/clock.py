@@ -206,11 +206,10 @@ def writable(column: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
     return np.require(column, dtype, ["C", "W"])
 
 
-def warm() -> None:
-    """Compiles, or loads from the cache, every kernel of this module for both domains."""
-    for float_domain in (False, True):
-        rules = ClockRules(float_domain, 1, None, None, 0, None, 0)
-        expiry = np.zeros(1, np.float64 if float_domain else np.int64)
-        admission = np.full(1, Admission.ADMITTED, np.uint8)
-        PartitionClock(rules).run(np.zeros(1, np.int64), expiry, admission)
-        batch_clock(rules, expiry, admission)
+def warm(*, float_domain: bool) -> None:
+    """Compiles, or loads from the cache, every kernel of this module for one domain."""
+    rules = ClockRules(float_domain, 1, None, None, 0, None, 0)
+    expiry = np.zeros(1, np.float64 if float_domain else np.int64)
+    admission = np.full(1, Admission.ADMITTED, np.uint8)
+    PartitionClock(rules).run(np.zeros(1, np.int64), expiry, admission)
+    batch_clock(rules, expiry, admission)

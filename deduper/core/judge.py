@@ -243,11 +243,9 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     )
 
 
-def warm() -> None:
-    """Compiles, or loads from the cache, every kernel that a shard's task calls, for both domains."""
-    for float_domain in (False, True):
-        for all_live in (False, True):
-            _judge_two_rows(JudgeRules("ordered", all_live, float_domain, 1, 1, 1, True, None))
+def warm(*, float_domain: bool, lookup_all_live: bool) -> None:
+    """Compiles, or loads from the cache, every kernel that a shard's task calls with such rules."""
+    _judge_two_rows(JudgeRules("ordered", lookup_all_live, float_domain, 1, 1, 1, True, None))
     one = np.zeros(1, np.int64)
     PlaceIntervals(np.zeros(2, np.int64), one, one, one).places(one, one, np.zeros(1, np.uint8))
 

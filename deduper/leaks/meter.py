@@ -245,10 +245,9 @@ def _point(latest: int | float, period: int | float) -> int | float:
     return max(latest - period, -(2**63)) if isinstance(latest, int) else latest - period
 
 
-def warm() -> None:
-    """Compiles, or loads from the cache, the kernel, for both domains."""
-    for float_domain in (False, True):
-        meter = LeakMeter.new(LeakSettings(0, 2, float_domain, 1, 1, True, (1,), (1.0,)))
-        one = np.zeros(1, np.int64)
-        expiry = one.astype(meter.settings.dtype)
-        meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, TupleVerdict.UNIQUE, np.uint8)), None, 1)
+def warm(*, float_domain: bool) -> None:
+    """Compiles, or loads from the cache, the kernel for one domain."""
+    meter = LeakMeter.new(LeakSettings(0, 2, float_domain, 1, 1, True, (1,), (1.0,)))
+    one = np.zeros(1, np.int64)
+    expiry = one.astype(meter.settings.dtype)
+    meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, TupleVerdict.UNIQUE, np.uint8)), None, 1)

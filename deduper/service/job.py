@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -18,8 +20,10 @@ from deduper.config.model import Config
 from deduper.errors import DeduperError, StopRequested
 from deduper.preflight.checks import require
 from deduper.preflight.results import Start
+from deduper.service.current_step import CurrentStep
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.followed_files import FollowedFiles
+from deduper.service.kernels import load_kernels
 from deduper.service.stop import Stop, restoring_handlers
 from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
@@ -43,9 +47,9 @@ from deduper.window.completeness import require_none_open
 from deduper.window.exchange_folder import query_folder
 from deduper.window.last_known import noting
 from deduper.window.opened import opened_runner
-from deduper.window.owner_alive import telling_owner_of_port
+from deduper.window.owner_alive import keep_signal, telling_owner_of_port
 from deduper.window.present_clock import wall_clock_us
-from deduper.window.progress import PROGRESS, BatchProgress, RunSummary, nothing_note
+from deduper.window.progress import BatchProgress, RunSummary, nothing_note
 from deduper.window.recovery import Ownership, owned_store, recover
 from deduper.window.table_folder import table_settings
 
@@ -85,17 +89,19 @@ def run(
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
     start = Start(config, take_over=take_over, waits=True, seeds=opened is not None)
-    stop = Stop()
+    stop, step = Stop(), CurrentStep()
+    step.begin("the checks of the start")
     drain = once or config.trigger == "available_now"
     with (
         contextlib.ExitStack() as waits,
         restoring_handlers(),
+        step.watched(),
         _required(start, stop, waits) as started,
         _metrics(start, clock) as metrics,
         owned_store(
             config, take_over=take_over, wall_clock_us=clock, silent=start.silent, why=lambda: stop.reason
         ) as owned,
-        _Engine(config, session, stop) as engine,
+        _Engine(config, session, owned, stop, step) as engine,
         open_topics(
             config.topic_ports,
             config.source.deadline if isinstance(config.source, KafkaSource) else 0,  # there are none then
@@ -106,13 +112,13 @@ def run(
             engine.logged_in,
         ) as topics,
     ):
+        step.begin("the store is recovered")
         if opened is None:  # once more: a seed or replay may have been begun since the checks
             require_none_open(owned.log)
         recover(config, owned, topics)
         with _source_watch(config, metrics, owned) if opened is None else contextlib.nullcontext() as watch:
             if metrics is not None:
                 metrics.opened(owned.log)
-            PROGRESS.info("Spark is starting, which takes some seconds")
             spark = engine.session()
             stop.listen()
             files, source_for = (opened or _open_source)(config, owned, stop, spark, engine.logged_in)
@@ -130,9 +136,9 @@ def run(
                 if not config.store.is_local:
                     on_progress = noting(config.store.url, on_progress)
                 reports = Reports(on_progress, metrics, watch, ErrorWatch())
-                windows = Windows(owned.log, runner, reports, stop, max_windows)
+                windows = Windows(owned.log, runner, reports, stop, step, max_windows)
                 try:
-                    stream = WindowStream(source_for(windows), windows, stop, spark, _scratch(config, owned))
+                    stream = WindowStream(source_for(windows), windows, stop, step, spark, _scratch(config, owned))
                     _run(stream, windows, stop, spark, config, drain=drain)
                 finally:
                     # After a failure a publication may be under way: from here on it waits for no broker or storage.
@@ -205,22 +211,29 @@ class _Engine:
     A start that publishes nothing by Spark claims and recovers the store without waiting for it.
     """
 
-    def __init__(self, config: Config, given: SparkSession | None, stop: Stop) -> None:
+    def __init__(
+        self, config: Config, given: SparkSession | None, owned: Ownership, stop: Stop, step: CurrentStep
+    ) -> None:
         self._config = config
         self._given = given
+        self._owned = owned
         self._stop = stop
+        self._step = step
         self._session: SparkSession | None = None
         self._logs_in: LogsIn | None = None
 
     def session(self) -> SparkSession:
         """The session. Its first use is on the main thread."""
-        if self._session is None:
-            if self._given is not None:
-                require_promises(self._given, self._config.spark)
-                self._session = self._given
-            else:
-                self._stop.end_at_once(kill_children)
-                self._session = start_session(self._config.name, session_settings(self._config))
+        if self._session is None and self._given is not None:
+            require_promises(self._given, self._config.spark)
+            self._session = self._given
+        elif self._session is None:
+            # Kernels are compiled while the JVM starts, which is another process, and before workers want them.
+            with ThreadPoolExecutor(1, "kernels") as beside:
+                kernels = beside.submit(load_kernels, self._config)
+                with self._step.of("Spark is starting", "which takes some seconds"):
+                    self._session = start_session(self._config.name, session_settings(self._config))
+                kernels.result()
         return self._session
 
     def logged_in(self, function: Callable[..., _T], /) -> Callable[..., _T]:
@@ -244,7 +257,14 @@ class _Engine:
         return have_spare_cores(asked.get("spark.master", DEFAULT_MASTER), asked.get("spark.executor.cores"))
 
     def __enter__(self) -> Self:
+        if self._given is None:
+            self._stop.end_at_once(self._signalled)
         return self
+
+    def _signalled(self, number: signal.Signals) -> None:
+        log = self._owned.log
+        keep_signal(log.root, log.state.epoch, number)
+        kill_children()
 
     def __exit__(self, *_: object) -> None:
         if self._session is not None and self._given is None:

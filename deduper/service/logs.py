@@ -13,13 +13,16 @@ from typing import Any
 
 from deduper.window.progress import PROGRESS
 
+_WAITS = (PROGRESS.name, "bucket_store.compiled")
+
 
 def configure_logging(
-    *, as_json: bool, verbose: bool, waits: bool = False, handler: Callable[[], logging.Handler] = logging.StreamHandler
+    *, as_json: bool, verbose: bool, handler: Callable[[], logging.Handler] = logging.StreamHandler
 ) -> None:
     """Send the log lines of both packages to standard error; INFO and above when `verbose`, else WARNING and above.
 
-    `waits` shows what a start waits for without `verbose`, as plain lines. `handler` makes what prints the lines.
+    What a command waits for is shown without `verbose` too, as plain lines, but not as JSON. `handler` makes what
+    prints the lines.
     """
     import structlog  # 40 ms that commands which log nothing need not pay
 
@@ -49,16 +52,22 @@ def configure_logging(
         logger.handlers = [printer]
         logger.setLevel(logging.INFO if verbose else logging.WARNING)
         logger.propagate = False
-    if waits and not verbose:
-        plain = handler()
-        plain.setFormatter(logging.Formatter("%(message)s"))
-        PROGRESS.handlers, PROGRESS.propagate = [plain], False
-        PROGRESS.setLevel(logging.INFO)
+    plain = handler()
+    plain.setFormatter(logging.Formatter("%(message)s"))
+    show_waits([] if as_json or verbose else [plain])
     # With a handler at the root, no package installs one of its own.
     others = logging.getLogger()
     others.handlers = [printer if verbose else logging.NullHandler()]
     others.setLevel(logging.WARNING)
     _quiet_pyspark()
+
+
+def show_waits(handlers: list[logging.Handler]) -> None:
+    """Send what a command waits for to these handlers alone; to none: where all lines go, by their level."""
+    for name in _WAITS:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = handlers, not handlers
+        logger.setLevel(logging.INFO if handlers else logging.NOTSET)
 
 
 def _quiet_pyspark() -> None:

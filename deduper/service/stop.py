@@ -1,8 +1,8 @@
 """Requests to stop a job before its source ends: a signal, a limit, another owner. One flag, set once, with its reason.
 
 SIGTERM and SIGINT request a stop: the current window is finished first. A second signal ends the process at once, which
-is as safe as a power cut. While Spark starts there is no window to finish, and the first signal ends the process at
-once: an exception could be caught by a call into the JVM on its way.
+is as safe as a power cut. Before Spark has started there is no window to finish, and the first signal ends the process
+at once: an exception could be caught by a call into the JVM on its way.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Stop:
             self.reason = reason
             self.event.set()
 
-    def end_at_once(self, clean_up: Callable[[], None]) -> None:
+    def end_at_once(self, clean_up: Callable[[signal.Signals], None]) -> None:
         """Until `listen`, a signal ends the process, after `clean_up`. In the main thread only, as `listen`."""
 
         def end(number: int, _: FrameType | None) -> None:
-            clean_up()
+            clean_up(signal.Signals(number))
             os._exit(128 + number)
 
         for number in _SIGNALS:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from deduper.errors import DeduperError, SourceAwayError, StopRequested
+from deduper.service.current_step import CurrentStep
 from deduper.service.stop import Stop
 from deduper.service.windows import Windows
 from deduper.sources.protocol import PlannedSource, SourceBatch
@@ -52,6 +53,7 @@ class WindowStream:
         source: PlannedSource,
         windows: Windows,
         stop: Stop,
+        step: CurrentStep,
         session: SparkSession,
         scratch: contextlib.AbstractContextManager[Path],
     ) -> None:
@@ -59,6 +61,7 @@ class WindowStream:
         self._source = source
         self._windows = windows
         self._stop = stop
+        self._step = step
         self._session = session
         self._turn = threading.Lock()
         """Held by who uses the source, the windows or the log: the planner, Spark and the main thread take turns."""
@@ -75,13 +78,14 @@ class WindowStream:
             DeduperError: Spark ended the query for a reason of its own; a failure of a window is kept in `windows`.
         """
         self._is_drained = drain
-        with self._reported():
+        with self._reported(), self._step.of("the source is listed"):
             self._source.begin(drain=drain)
         if self._goes_on:
             self._query(name, 0.0 if drain else trigger_ms / 1000)
 
     def _query(self, name: str, every_s: float) -> None:
         with self._scratch as scratch:
+            self._step.begin("Spark starts the job's query")
             batches = PlannedBatches(self._session)
             # Spark begins a batch as soon as there is one. When that is, the planner says.
             writer = batches.rows.writeStream.queryName(name).foreachBatch(self._judge)
@@ -109,6 +113,7 @@ class WindowStream:
                 if not query.isActive:
                     break
                 due = time.monotonic() + _OWNER_CHECK_S
+        self._step.begin("Spark ends the job's query")
         with self._turn:  # the window that is under way comes to its end
             self._is_over.set()
         with contextlib.suppress(StreamingQueryException):  # looked at below
@@ -140,11 +145,12 @@ class WindowStream:
         """The parts of the next batch, None if there is none now."""
         with self._turn:
             if self._planned is None and self._goes_on:
-                with self._reported():
+                with self._reported(), self._step.of(f"window {self._windows.next_number} is planned"):
                     self._planned = self._source.next_batch()
                 if self._windows.failure is not None:
                     self._is_over.set()
                 elif self._planned is not None:
+                    self._step.begin(f"Spark begins the batch of window {self._windows.next_number}")
                     return [f"{one.name} [{one.start}, {one.end})" for one in self._planned.partitions]
                 elif self._is_drained:
                     self._is_over.set()

@@ -15,6 +15,7 @@ from bucket_store.errors import FencedError, StorageAwayError
 from bucket_store.log.commit_log import CommitLog
 from deduper.core.verdict import TupleVerdict
 from deduper.errors import StopRequested
+from deduper.service.current_step import CurrentStep
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
@@ -103,12 +104,14 @@ class Windows:
         runner: WindowRunner,
         reports: Reports,
         stop: Stop,
+        step: CurrentStep,
         max_windows: int | None,
     ) -> None:
         self._log = log
         self._runner = runner
         self._reports = reports
         self._stop = stop
+        self._step = step
         self._max_windows = max_windows
         self._free_memory = FreeMemory()
         self._made = 0
@@ -142,7 +145,8 @@ class Windows:
 
         `judged` is given the batch that was committed, which may be less than `batch`.
         """
-        with self._reports.window():
+        first = None if self._made else "the first one, which takes some seconds"
+        with self._step.of(f"window {self.next_number}", first), self._reports.window():
             committed = self._runner.run(WindowInput("", batch_id, batch), self._reports.window_ended)
         judged(committed)
         failpoints.hit("window.7.checkpoint")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from threading import Event
 from typing import TYPE_CHECKING
 
+from bucket_store.compiled import ready
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.kafka.sections import KafkaSink
 from deduper.sinks.publish_state import OnUnknown
@@ -41,3 +42,10 @@ def open_topics(
 
     publisher = ThreadPublisher() if session is None else TaskPublisher(session, stop, logged_in)
     return contextlib.closing(KafkaPorts(sinks, deadline_us / 1_000_000, log, publisher, unpublished, stop))
+
+
+def load_sending() -> None:
+    """Load, or compile, the kernel that sends rows to topics."""
+    from deduper.sinks.row_sender import KERNELS
+
+    ready(*KERNELS)

@@ -125,3 +125,7 @@ def _send(
             outcome[0] = error
             return row
     return len(timestamps)
+
+
+KERNELS: Final = (_send,)
+"""Those that a publication calls."""

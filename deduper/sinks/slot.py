@@ -108,6 +108,8 @@ class Slot:
     name: str = field(init=False)
     _calls: Calls = field(init=False)
     _opened: OpenProducer | None = None
+    _last: int | None = None
+    """The last window that this process knows as published."""
 
     def __post_init__(self) -> None:
         self.name = self.sink.transactional_id(self.number)
@@ -168,6 +170,7 @@ class Slot:
         if not opened.has_position:
             opened.position, opened.group = read_position(self.sink, self.name, self._calls, retry, subject)  # 2
             opened.has_position = True
+            self._look_for_another_topic(opened.position, subject)
         if self._is_published(opened.position, work, subject):
             return None
         sent = 0
@@ -186,8 +189,20 @@ class Slot:
         opened.send_position(position, retry)  # 5
         failpoints.hit("kafka.offsets")
         opened.commit(position, retry)  # 6
+        self._last = position.last
         failpoints.hit("kafka.committed")
         return sent
+
+    def _look_for_another_topic(self, position: Position | None, subject: str) -> None:
+        """Warn once if the offset is gone that was there: the brokers delete it with its topic alone."""
+        if position is None and self._last is not None:
+            logger.warning(
+                "%s: the topic was deleted and made again: the windows up to %d, which were published, are not in it. "
+                "If readers need them, judge their records again with a store of another name: docs/kafka.md",
+                subject,
+                self._last,
+            )
+        self._last = None if position is None else position.last
 
     def _init(self, retry: RetryDeadline, subject: str) -> OpenProducer:
         """Step 1: a producer that has fenced all earlier ones, for a topic that exists."""

@@ -7,6 +7,7 @@ from threading import Event
 
 from bucket_store.log.commit_log import CommitLog
 from deduper import tasks
+from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
@@ -15,11 +16,28 @@ from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.reading import file_reading
 from deduper.sources.protocol import PlannedSource
+from deduper.tasks.warm import JobKernels
 
 
 def session_settings(config: Config) -> dict[str, object]:
     """The settings of a session for this job: those that our tasks need, and over them the `spark:` section."""
-    return {"spark.python.daemon.module": worker_daemon(), **config.spark}
+    of_workers = {f"spark.executorEnv.{name}": value for name, value in job_kernels(config).in_environment().items()}
+    return {"spark.python.daemon.module": worker_daemon(), **of_workers, **config.spark}
+
+
+def job_kernels(config: Config) -> JobKernels:
+    """The kernels that the windows of a job call."""
+    scale, source = config.expiry_key_scale, config.source
+    form = source.file_format if isinstance(source, FilesSource) else source.value.format
+    return JobKernels(
+        float_domain=scale.is_float,
+        lookup_all_live=config.lookup == "all_live",
+        is_secure=config.digest == "secure",
+        is_time=scale.is_time,
+        is_sampled=isinstance(config.expiry, EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry),
+        forms=() if form in ("parquet", "text", "avro") else (form,),
+        writes_text=any(sink.format in ("json", "csv") for sink in config.file_ports.values()),
+    )
 
 
 def worker_daemon(name: str = "worker_daemon") -> str:

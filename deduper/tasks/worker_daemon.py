@@ -14,6 +14,7 @@ It removes two delays of Spark's own daemon from every task, 80 ms of a task tha
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import sys
 
@@ -26,31 +27,12 @@ _spark_worker = pyspark.daemon.worker
 
 
 def load() -> None:
-    """Load the kernels and the tasks of a window."""
-    import deduper.core.clock
-    import deduper.core.digest_kernels
-    import deduper.core.judge
-    import deduper.core.statistics
-    import deduper.leaks.meter
-    import deduper.spark.task_pool
-    import deduper.tasks.judge
-    import deduper.tasks.read
-    import deduper.tasks.readers.parquet
-    import deduper.tasks.readers.reading_tasks
-    import deduper.tasks.readers.text
-    import deduper.tasks.write
-    import deduper.text.block
-    from bucket_store.tables import kernels, matching
+    """Load the tasks of a window, and the kernels of the job that has started this worker."""
+    from deduper.tasks.warm import JobKernels
 
-    kernels.warm()
-    matching.warm()
-    deduper.core.digest_kernels.warm()
-    deduper.core.judge.warm()
-    deduper.core.clock.warm()
-    deduper.core.statistics.warm()
-    deduper.leaks.meter.warm()  # for the driver, which finds it in the cache
-    deduper.tasks.read.warm()
-    deduper.text.block.warm()
+    kernels = JobKernels.of_environment(os.environ)
+    if kernels is not None:
+        kernels.load()
 
 
 def _worker(sock: socket.socket, authenticated: bool) -> int:

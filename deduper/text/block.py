@@ -335,9 +335,9 @@ def _fixed(value: Int64s, number: int, kind: ColumnType, high: dict[tuple[int, i
     return value.astype(f"int{bits}", copy=False)
 
 
-def warm() -> None:
-    """Loads the kernels and runs them once: for a worker daemon, before it forks."""
+def warm(form: str) -> None:
+    """Compiles, or loads from the cache, the kernels of a form of lines, by its name in a config."""
     columns = (DeclaredColumn("a", ColumnType("string", "string"), pa.string()),)
-    for data, form in ((b'{"a":"b"}\n', "json"), (b"b\n", "csv"), (b"a=b\n", LOGFMT), (_WEB_LOG, WEB_LOGS[0])):
-        starts, ends, _ = lines(data)
-        parse(data, starts, ends, TextFormat.of(form, columns, "UTC"), [0])
+    data = {"json": b'{"a":"b"}\n', "csv": b"b\n", LOGFMT: b"a=b\n"}.get(form, _WEB_LOG)
+    starts, ends, _ = lines(data)
+    parse(data, starts, ends, TextFormat.of(form, columns, "UTC"), [0])

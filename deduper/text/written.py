@@ -119,6 +119,11 @@ def csv_header(names: Sequence[str]) -> bytes:
     return header.tobytes()
 
 
+def warm() -> None:
+    """Compiles, or loads from the cache, the kernel."""
+    json_lines(pa.table({"a": pa.array([1], pa.int64())}))
+
+
 def text_of_day(day: int) -> str:
     """The text of a date of any year, given as days since 1970."""
     cycles, day = divmod(day - _BEGIN_DAY, _CYCLE_DAYS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _LOOKS, _PAUSE_S = 25, 0.2
 _LONGEST = 2000
+_KEEPS_S = 2.0
 _WHY = {"signal": "by a signal", "drained": "the source is drained", "max_windows": "--max-windows"}
 
 
@@ -38,20 +41,29 @@ def owning(root: Place, owner: str, epoch: int, why: Callable[[], str] = lambda:
     A fenced owner keeps nothing: the store is another's. A failure to keep it is logged.
     """
 
-    def keep(code: int, message: str) -> None:
-        try:
-            write_end(root, LastEnd(epoch, owner, code, message[:_LONGEST], time.time_ns() // 1000))
-        except (OSError, StoreError) as exc:  # raised here, it would hide the error that ends the job
-            logger.warning("%s: how this job ends could not be kept: %s", root, exc)
-
     with HeartBeat(root, owner):
         try:
             yield
         except BaseException as error:
             if (code := exit_code_of(error)) is not ExitCode.FENCED:
-                keep(code, message_of(error))
+                _keep(root, epoch, owner, code, message_of(error))
             raise
-        keep(ExitCode.OK, why())
+        _keep(root, epoch, owner, ExitCode.OK, why())
+
+
+def keep_signal(root: Place, epoch: int, number: signal.Signals) -> None:
+    """Keep that a signal ends this owner before its first window. A storage that is away delays that by two seconds."""
+    message = f"{number.name} ended it before its first window"
+    kept = threading.Thread(target=_keep, args=(root, epoch, own_name(), 128 + number, message), daemon=True)
+    kept.start()
+    kept.join(_KEEPS_S)
+
+
+def _keep(root: Place, epoch: int, owner: str, code: int, message: str) -> None:
+    try:
+        write_end(root, LastEnd(epoch, owner, code, message[:_LONGEST], time.time_ns() // 1000))
+    except (OSError, StoreError) as exc:  # raised here, it would hide the error that ends the job
+        logger.warning("%s: how this job ends could not be kept: %s", root, exc)
 
 
 def last_end(root: Place, epoch: int) -> LastEnd | None:

@@ -38,7 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=25)
     blocks = parser.parse_args().blocks
-    block.warm()
+    for form in ("json", "csv"):
+        block.warm(form)
     print(
         f"seed {SEED}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, pyarrow {pa.__version__}"
     )

@@ -21,9 +21,11 @@ _CALLS = 21
 def main() -> None:
     """Load, fork, measure, tell."""
     began = time.perf_counter()
+    from deduper.tasks.warm import JobKernels
     from deduper.tasks.worker_daemon import load
 
     load()
+    JobKernels(False, False, False, True, True, ("json",), True).load()
 
     loaded = time.perf_counter() - began
     reading, writing = os.pipe()

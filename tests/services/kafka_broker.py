@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import logging
 import os
 import shutil
 import signal
@@ -38,6 +39,8 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from deduper.errors import DeduperError
+from deduper.service.current_step import CurrentStep
+from deduper.window.progress import PROGRESS
 from tests.jvm import BRIEF
 from tests.ports import free_ports
 from tests.processes import freeze
@@ -480,9 +483,16 @@ def main() -> int:
     arguments = parser.parse_args()
     broker = Broker(arguments.directory, tls=arguments.tls, port=arguments.port, heap="1g", fast_start=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    lines = logging.StreamHandler(sys.stdout)
+    PROGRESS.addHandler(lines)
+    PROGRESS.setLevel(logging.INFO)
+    step = CurrentStep()
     try:
-        print("Starting Kafka …", flush=True)
-        broker.start()
+        with step.watched():
+            with step.of("Fetching Kafka", "44 MB the first time"):
+                broker_jars()
+            with step.of("Starting Kafka", "which takes some seconds"):
+                broker.start()
         existing = broker.admin().list_topics(timeout=10).topics
         for topic in arguments.topics:
             name, _, partitions = topic.partition(":")

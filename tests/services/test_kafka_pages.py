@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,12 +39,20 @@ def test_the_example_and_the_how_to_run(broker: Broker, tmp_path: Path) -> None:
 
     page = ROOT / "docs" / "how-to" / "kafka.md"
     (config,) = (block.text for block in blocks(page) if block.language == "yaml")
-    (tmp_path / "clicks.yaml").write_text(config, encoding="utf-8")
-    (create,) = re.findall(r"--topic (\S+) --partitions (\d+) --config (\S+)=(\d+)", page.read_text(encoding="utf-8"))
-    broker.create_topic(create[0], int(create[1]), **{create[2]: create[3]})
-    own |= {"name": "how-to", "metrics__port": free_port()}
+    assert config.count("localhost:9092") == 1
+    text = config.replace("localhost:9092", broker.bootstrap).replace("name: clicks", "name: how-to")
+    (tmp_path / "clicks.yaml").write_text(text, encoding="utf-8")
+    (python,) = (block.text for block in blocks(page) if block.language == "python")
+    one_broker = python.replace("localhost:9092", broker.bootstrap).replace("4, 3, config", "4, 1, config")
+    exec(compile(one_broker.replace('"min.insync.replicas": "2"', '"min.insync.replicas": "1"'), str(page), "exec"), {})
+    own = {"metrics__port": free_port()}
     deduper("check", "clicks.yaml", cwd=tmp_path, **own)
     deduper("run", "clicks.yaml", "--once", cwd=tmp_path, **own)
     assert "rocksdb:" in deduper("status", "clicks.yaml", cwd=tmp_path)
-    arrived = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", create[0]))
-    assert arrived[create[0]] == sent["unique"]
+    topics = [f"clicks-{port}" for port in PORTS]
+    arrived = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", *topics))
+    assert arrived == {f"clicks-{port}": sent[port] for port in PORTS}
+    deduper("errors", "clicks.yaml", "--export", "clicks", cwd=tmp_path)
+    deduper("run", "clicks.yaml", "--once", cwd=tmp_path, **own)
+    again = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", "clicks-error"))
+    assert again["clicks-error"] == 2 * sent["error"], "nothing was mended: each record is an error once more"

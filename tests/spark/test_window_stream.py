@@ -22,6 +22,7 @@ from pyspark.sql.streaming.listener import (
 
 from deduper.errors import DeduperError, SourceAwayError, StopRequested
 from deduper.service import stream
+from deduper.service.current_step import CurrentStep
 from deduper.service.stop import Stop
 from deduper.service.stream import WindowStream
 from deduper.service.windows import Reports, Windows
@@ -74,7 +75,7 @@ class Made(Windows):
         self.checks = 0
         log = SimpleNamespace(state=SimpleNamespace(next_window=0, epoch=1), epoch=1, check_owner=self._check)
         runner = SimpleNamespace(publication_failure=None)
-        super().__init__(*cast(Any, (log, runner, Reports(lambda _: None), self.stop, None)))
+        super().__init__(*cast(Any, (log, runner, Reports(lambda _: None), self.stop, CurrentStep(), None)))
 
     def _check(self) -> None:
         self.checks += 1
@@ -87,7 +88,7 @@ class Made(Windows):
         """Run the query to its end; the batches that were judged."""
         with tempfile.TemporaryDirectory() as folder:
             scratch = contextlib.nullcontext(Path(folder))
-            made = WindowStream(cast(Any, self.source), self, self.stop, session, scratch)
+            made = WindowStream(cast(Any, self.source), self, self.stop, CurrentStep(), session, scratch)
             made.run("made", drain=drain, trigger_ms=trigger_ms)
         return self.source.done
 

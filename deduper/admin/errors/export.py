@@ -28,7 +28,7 @@ from pyarrow import parquet
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories, remove_tree
-from deduper.admin.errors.rows import REASONS, WindowRange, error_files, error_port, read_records
+from deduper.admin.errors.rows import WindowRange, error_files, error_port, read_records, require_reasons
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
@@ -76,9 +76,7 @@ def export_errors(store: OpenStore, windows: WindowRange, reasons: Collection[st
     """
     if store.config is None:
         raise UsageError("name the job's config file: a store alone does not know its source")
-    unknown = sorted(set(reasons) - set(REASONS))
-    if unknown:
-        raise UsageError(f"`{unknown[0]}` is no reason of an error; reasons are {', '.join(REASONS)}")
+    require_reasons(reasons)
     source, port = store.config.source, store.config.sinks.error
     if isinstance(source, KafkaSource):
         if not isinstance(port, KafkaSink):

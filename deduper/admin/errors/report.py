@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from deduper.admin.errors.rows import ERROR, WindowRange, error_files, error_port, read_errors
+from deduper.admin.errors.rows import ERROR, WindowRange, error_files, error_port, read_errors, require_reasons
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
@@ -88,7 +88,9 @@ def errors_report(store: OpenStore, windows: WindowRange, reasons: Collection[st
     Raises:
         IntegrityError: a file of the port is not what the job writes.
         KafkaSinkError: the brokers do not answer, or refuse.
+        UsageError: as `require_reasons`.
     """
+    require_reasons(reasons)
     port = error_port(store)
     if port is None:
         sink = None if store.config is None else store.config.sinks.error

@@ -5,7 +5,7 @@ The columns of a batch are those of `SCHEMA`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,8 @@ from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
 from deduper.config.files import FileSink
 from deduper.core.verdict import Admission, TupleVerdict
+from deduper.diagnostics import near
+from deduper.errors import UsageError
 from deduper.sinks.published import published_files, said_and_records, said_of_rows
 
 ERROR = TupleVerdict.ERROR.port
@@ -32,6 +34,18 @@ SCHEMA = pa.schema(
 _WITHOUT_RAW = pa.schema([field for field in SCHEMA if field.name != "raw"])
 REASONS: Final = tuple(one.reason for one in Admission if one.verdict is TupleVerdict.ERROR)
 """All reasons of an error."""
+
+
+def require_reasons(reasons: Collection[str]) -> None:
+    """Refuse what is no reason of an error: its rows would be none, without a word.
+
+    Raises:
+        UsageError: with the near name, and all of them.
+    """
+    for unknown in sorted(set(reasons) - set(REASONS)):
+        raise UsageError(
+            f"`{unknown}` is no reason of an error; {near(unknown, REASONS)}reasons are {', '.join(REASONS)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

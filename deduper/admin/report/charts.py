@@ -7,12 +7,13 @@ for screen readers, and a title for every point, which browsers show beside the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
-_WIDTH, _HEIGHT = 640, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 10, 8, 26
+_WIDTH, _HEIGHT = 400, 168
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 8, 10, 26
 _INNER_W, _INNER_H = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
 Form = Callable[[float], str]
@@ -21,12 +22,21 @@ Form = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The places of the points, from 0 to 1, the width of a column, and their names; `ticks` are written at theirs."""
+    """The places of the points, from 0 to 1, the width of a column, and their names; `ticks` are written at theirs.
+
+    `pauses`: times without a point, as the number of the point after it and a text; no line goes through one.
+    """
 
     places: Sequence[float]
     width: float
     names: Sequence[str]
     ticks: Sequence[tuple[float, str]]
+    pauses: Sequence[tuple[int, str]] = ()
+
+    def runs(self) -> Iterator[range]:
+        """The numbers of the points between two pauses."""
+        ends = [0, *(after for after, _ in self.pauses), len(self.places)]
+        return (range(first, end) for first, end in pairwise(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +90,25 @@ def lines(
         return _TOP + _INNER_H * (1 - (value - bottom) / span)
 
     parts = [_grid(axis, top, form, bottom)]
-    if band:
-        ends = [
-            (_x(place), y(low), y(high))
-            for place, low, high in zip(axis.places, *band, strict=True)
-            if low is not None and high is not None
-        ]
-        there = [f"{x:.1f},{high:.1f}" for x, _, high in ends]
-        back = [f"{x:.1f},{low:.1f}" for x, low, _ in reversed(ends)]
-        parts.append(f'<polygon class="band {series[0].colour}" points="{" ".join(there + back)}"/>')
-    for one in series:
-        points = [
-            f"{_x(place):.1f},{y(value):.1f}"
-            for place, value in zip(axis.places, one.values, strict=True)
-            if value is not None
-        ]
-        if len(points) == 1:
-            x, _, at = points[0].partition(",")
-            parts.append(f'<circle class="fill {one.colour}" cx="{x}" cy="{at}" r="3"/>')
-        else:
-            parts.append(f'<polyline class="line {one.colour}" points="{" ".join(points)}"/>')
+    for run in axis.runs():
+        if band:
+            ends = [
+                (_x(axis.places[at]), y(low), y(high))
+                for at in run
+                if (low := band[0][at]) is not None and (high := band[1][at]) is not None
+            ]
+            there = [f"{x:.1f},{high:.1f}" for x, _, high in ends]
+            back = [f"{x:.1f},{low:.1f}" for x, low, _ in reversed(ends)]
+            parts.append(f'<polygon class="band {series[0].colour}" points="{" ".join(there + back)}"/>')
+        for one in series:
+            points = [
+                f"{_x(axis.places[at]):.1f},{y(value):.1f}" for at in run if (value := one.values[at]) is not None
+            ]
+            if len(points) == 1:
+                x, _, at_y = points[0].partition(",")
+                parts.append(f'<circle class="fill {one.colour}" cx="{x}" cy="{at_y}" r="2"/>')
+            else:
+                parts.append(f'<polyline class="line {one.colour}" points="{" ".join(points)}"/>')
     parts.append(_hover(axis, series, form))
     return _figure(title, text, series, "".join(parts))
 
@@ -159,7 +168,9 @@ def _grid(axis: Axis, top: float, form: Form, bottom: float = 0.0) -> str:
     for place, name in axis.ticks:
         x = _x(place)
         anchor = "start" if x < _LEFT + 20 else "end" if x > _WIDTH - _RIGHT - 20 else "middle"
-        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{escape(name)}</text>')
+        bottom_y = _TOP + _INNER_H
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom_y}" y2="{bottom_y + 5}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{escape(name)}</text>')
     return f'<g class="grid">{"".join(parts)}</g>'
 
 
@@ -175,6 +186,12 @@ def _hover(axis: Axis, series: Sequence[Series], form: Form) -> str:
         rects.append(
             f'<rect x="{_x(axis.places[at]) - width / 2:.1f}" y="{_TOP}" width="{width:.1f}" height="{_INNER_H}">'
             f"<title>{escape(chr(10).join((name, *values)))}</title></rect>"
+        )
+    for after, text in axis.pauses:
+        left, right = (_x(axis.places[at]) for at in (after - 1, after))
+        rects.append(
+            f'<rect class="pause" x="{left + width / 2:.1f}" y="{_TOP}" width="{max(1.0, right - left - width):.1f}" '
+            f'height="{_INNER_H}"><title>{escape(text)}</title></rect>'
         )
     return f'<g class="hover">{"".join(rects)}</g>'
 

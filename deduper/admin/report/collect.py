@@ -9,7 +9,9 @@ from itertools import pairwise
 
 from bucket_store.log.history import Sample, read_history
 from deduper import __version__
+from deduper.admin.health import Health
 from deduper.admin.open_store import OpenStore
+from deduper.admin.status import job_health
 from deduper.as_json import AsJson
 from deduper.config.sections import PORTS
 from deduper.core.statistics import BOUNDS_S, SpanCounts
@@ -110,6 +112,7 @@ class JobReport(AsJson):
     lateness: Spans
     distance: Spans
     age: Spans
+    health: Health
     leaks: LeakFigures | None
     advice: Advice | None
     courses: tuple[Course, ...]
@@ -147,6 +150,7 @@ def report_of(store: OpenStore, *, now_us: int | None = None) -> JobReport:
         lateness=_spans(statistics.lateness),
         distance=_spans(statistics.distance),
         age=_spans(statistics.age),
+        health=job_health(store),
         leaks=leaks,
         advice=None
         if leaks is None

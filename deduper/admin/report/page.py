@@ -8,15 +8,19 @@ from html import escape
 from importlib.resources import files
 from itertools import pairwise
 
+from deduper.admin.health import State
 from deduper.admin.report import charts
 from deduper.admin.report.charts import Axis, Series
 from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Point, Spans, shown_steps
 from deduper.config.sections import PORTS
 from deduper.leaks.estimate import Estimate
 from deduper.units import approximate_size, counted, format_duration, format_time
+from deduper.units import span as duration
 
 _MOST_PARTITIONS = 8
-_MOST_TICKS = 8
+_MOST_TICKS = 5
+_PAUSE_TIMES, _LEAST_PAUSE = 4, 0.02
+"""A pause is so many usual distances between windows, and this part of the time that is shown."""
 _MINUTE_US, _HOUR_US, _DAY_US = 60_000_000, 3_600_000_000, 86_400_000_000
 _STEPS_US = (
     *(minutes * _MINUTE_US for minutes in (1, 2, 5, 10, 15, 30)),
@@ -26,7 +30,7 @@ _STEPS_US = (
 _TIMES = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _COURSES = {
-    "window": "Over time, window by window",
+    "window": "Window by window",
     "minute": "The last day, by the minute",
     "hour": "All that is recorded, by the hour",
 }
@@ -42,7 +46,7 @@ def page(report: JobReport) -> str:
         '<meta name="color-scheme" content="light dark">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
         f"<title>{escape(report.name)}: over time</title><style>{style}</style></head><body>",
-        f"<header><h1>{escape(report.name)}</h1><p>{escape(_subtitle(report))}</p></header><main>",
+        f"<header><h1>{escape(report.name)}</h1><p>{escape(_subtitle(report))}</p>{_state(report)}</header><main>",
         _tiles(report),
     ]
     if not report.courses:
@@ -62,18 +66,33 @@ def _subtitle(report: JobReport) -> str:
     return f"Key {', '.join(report.key)} · expiry by {report.expiry}, {report.lookup}{latest}"
 
 
+def _state(report: JobReport) -> str:
+    kind = "state" if report.health.state is State.HEALTHY else "state other"
+    return f'<p class="{kind}">{escape(str(report.health))}</p>'
+
+
 def _tiles(report: JobReport) -> str:
     rows = report.rows
+    counts = {port: _number(report.counts[port]) for port in PORTS}
+    sentences = {
+        "unique": f"{counts['unique']} had a key that was not remembered.",
+        "duplicate": f"{counts['duplicate']} were copies of one.",
+        "expired": f"{counts['expired']} came too late to be judged.",
+        "error": f"{counts['error']} could not be judged.",
+    }
+    many = _number(rows) if rows < 10**8 else _short(rows)
     tiles = [
-        ("Records", _number(rows) if rows < 10**8 else _short(rows), f"in {counted(report.windows, 'window')}", ""),
-        *((port.capitalize(), _share(report.counts[port], rows), _number(report.counts[port]), port) for port in PORTS),
-        ("Keys remembered", _short(report.entries), f"{approximate_size(report.size_bytes)} on disk", "keys"),
+        ("Records", many, f"They were judged in {counted(report.windows, 'window')}.", ""),
+        *((port.capitalize(), _share(report.counts[port], rows), sentences[port], port) for port in PORTS),
+        ("Keys", _short(report.entries), f"They take {approximate_size(report.size_bytes)} on disk.", "keys"),
     ]
     if report.leaks is not None:
         missed = [report.leaks.missed[kind] for kind in ("lookup", "period")]
         total = sum(one.records for one in missed)
         high = sum(one.high for one in missed)
-        tiles.append(("Not found", f"≈ {_short(total)}", f"at most ≈ {_short(high)}", "missed"))
+        tiles.append(
+            ("Not found", f"≈ {_short(total)}", f"At most {_short(high)} copies were judged unique.", "missed")
+        )
     boxes = "".join(
         f'<li class="{colour}"><span>{escape(name)}</span><strong>{escape(value)}</strong><em>{escape(more)}</em></li>'
         for name, value, more, colour in tiles
@@ -137,7 +156,9 @@ def _course(report: JobReport, course: Course) -> str:
         )
     if any(point.leaks for point in points):
         figures.append(_leaks_over_time(axis, points))
-    return _section(_COURSES[course.level], f'<div class="figures">{"".join(figures)}</div>{_table(course)}')
+    begin, end = (format_time(one.wall_us // 1_000_000 * 1_000_000) for one in (points[0], points[-1]))
+    text = f'<p class="muted">From {begin} to {end}; where no window was made, the charts are grey.</p>'
+    return _section(_COURSES[course.level], f'{text}<div class="figures">{"".join(figures)}</div>{_table(course)}')
 
 
 def _in_units(
@@ -162,7 +183,7 @@ def _sources(axis: Axis, points: Sequence[Point]) -> str:
             totals[name] = totals.get(name, 0) + count
     if set(totals) <= {"files"}:
         series = [Series("files", "accent", [float(point.partitions.get("files", 0)) for point in points])]
-        return charts.columns("Source", "Files that were judged.", axis, series, _short)
+        return charts.columns("Source", "Files, or parts of a query's batches, that were judged.", axis, series, _short)
     largest = sorted(totals, key=lambda name: (-totals[name], name))[:_MOST_PARTITIONS]
     series = [
         Series(name, f"s{place}", [float(point.partitions.get(name, 0)) for point in points])
@@ -191,25 +212,27 @@ def _leaks_over_time(axis: Axis, points: Sequence[Point]) -> str:
 
 
 def _axis(course: Course) -> Axis:
+    """An axis of time: points where they were, and a pause where there was none for long."""
     points = course.points
     names = [
         f"{_windows(point)}, {format_time(point.wall_us // 1_000_000 * 1_000_000)}: {_number(point.rows)} records"
         for point in points
     ]
-    count = len(points)
-    if course.level == "window":
-        places = [(at + 0.5) / count for at in range(count)]
-        ticks = [(places[at], str(points[at].next_window - 1)) for at in range(0, count, -(-count // _MOST_TICKS))]
-        return Axis(places, 1 / count, names, ticks)
     begin, end = points[0].wall_us, points[-1].wall_us
     span = max(1, end - begin)
-    gaps = sorted(after.wall_us - before.wall_us for before, after in pairwise(points)) or [span]
-    width = min(1 / count, gaps[len(gaps) // 2] / span) if count > 1 else 1.0
+    gaps = [after.wall_us - before.wall_us for before, after in pairwise(points)]
+    usual = sorted(gaps)[len(gaps) // 2] if gaps else span
+    width = min(1 / len(points), usual / span)
 
     def place(wall_us: int) -> float:
         return width / 2 + (1 - width) * (wall_us - begin) / span
 
-    return Axis([place(point.wall_us) for point in points], width, names, _times(begin, end, place))
+    pauses = [
+        (at, f"no window for {duration(gap / 1e6)}")
+        for at, gap in enumerate(gaps, 1)
+        if gap > max(_PAUSE_TIMES * usual, _LEAST_PAUSE * span)
+    ]
+    return Axis([place(point.wall_us) for point in points], width, names, _times(begin, end, place), pauses)
 
 
 def _times(begin_us: int, end_us: int, place: Callable[[int], float]) -> list[tuple[float, str]]:

@@ -210,7 +210,7 @@ def run(
     from deduper.service.logs import configure_logging
     from deduper.window.progress import json_line, summary_line
 
-    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
     if not as_json:
         say(f"{loaded.name}: {loaded.source.place} into {loaded.store.url}")
     summary = run_job(
@@ -301,7 +301,7 @@ def replay(
     folder = f"{loaded.name}-replay" if compare is None else f"{loaded.name}-compare"
     own = None if in_place else (out or config.parent / folder).absolute()
     asked = Asked(own, start, end, None if order is None else order.value)
-    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
     on_progress = (lambda _: None) if as_json else _progress_printer(as_json=False, verbose=verbose)
     if compare is not None:
         from deduper.cli.views.replay import render_comparison
@@ -351,7 +351,7 @@ def _run_stream(
     from deduper.service.logs import configure_logging
     from deduper.window.progress import json_line
 
-    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
 
     def progress(window: int, one: StreamRun) -> None:
         values = {"event": "window", "window": window, "counts": one.counts, "seconds": round(one.seconds, 3)}

@@ -258,7 +258,7 @@ def seed(
     else:
         given = SeedInput("files", str(Path(files or "").absolute()), form, is_of_outputs=outputs)
     statement = None if since is None else seeding.Statement.of(since, loaded)
-    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
     if execute:
         report = seeding.seed(loaded, given, statement, on_progress=progress_printer(is_quiet=as_json))
     else:

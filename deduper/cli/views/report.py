@@ -59,6 +59,7 @@ def render(report: JobReport) -> list[RenderableType]:
 def _summary(report: JobReport) -> list[tuple[str, object]]:
     return [
         ("job", report.name),
+        ("health", report.health),
         ("expiry", f"{report.expiry}, {report.lookup}"),
         ("records", f"{report.rows:,} in {counted(report.windows, 'window')}"),
         ("latest point", report.latest_point),

@@ -234,3 +234,7 @@ def _copy_out(messages: Any, values: Any, keys: Any, headers: Any, names: Any, c
                 _put(names, header, found[1])
                 _put(contents, header, found[2])
         message_destroy(message)
+
+
+KERNELS: Final = (_take, _release, _measure, _copy_out)
+"""Those that a window calls."""

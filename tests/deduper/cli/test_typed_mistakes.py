@@ -6,11 +6,13 @@ Those inside a config's values are in `tests/deduper/config/test_mistakes.py`.
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from deduper.admin.errors.rows import REASONS
 from deduper.cli.command import print_error
 from deduper.cli.main import app
 from deduper.errors import ExitCode
@@ -35,6 +37,23 @@ config-as-an-option | explain --config nowhere.yaml a 1 | 2
   nowhere.yaml: there is no such file; `deduper init nowhere.yaml` writes one to start from<NOTHING>
 page-that-is-no-page | status job.yaml --page r.pdf | 2
   error: --page r.pdf: the page is HTML; write --page r.html
+near-file | run job.yml | 2
+  job.yml: there is no such file; did you mean `job.yaml`? Else `deduper init job.yml` writes one to start from<NOTHING>
+file-with-a-blank | check job.yaml# | 2
+  job.yaml : there is no such file; did you mean `job.yaml`? Else `deduper init job.yaml ` writes one to start
+      from<NOTHING>
+near-reason | errors job.yaml --reason nul_key | 2
+  error: `nul_key` is no reason of an error; did you mean `null_key`? Else reasons are <REASONS>
+windows-by-dash | errors job.yaml --window 3-5 | 2
+  error: --window: `3-5` names no windows; write a number or a range such as 7..9
+table-file-for-a-job | run table.yaml | 2
+  table.yaml: is the config file of `deduper table`; `deduper init` writes the file of a job<NOTHING>
+job-file-for-a-table | table load job.yaml | 2
+  job.yaml: is the config file of a job (`deduper run`); docs/tables.md has one to copy<NOTHING>
+seed-of-nothing | seed job.yaml | 2
+  error: name one input: --files PATH or --topic NAME
+set-of-no-number | run job.yaml --set store.shards=eight | 2
+  --set store.shards: store.shards: must be a whole number, found `eight`; write digits only<NOTHING>
 too-many-values | explain job.yaml a 1 2 | 2
   error: the key has 2 columns (user string, id bigint), and 3 values were given; <EACH>
 value-of-another-type | explain job.yaml a x | 2
@@ -104,6 +123,7 @@ init-onto-a-folder | init state --force | 1
 """,
     {
         "NOTHING": NOTHING,
+        "REASONS": ", ".join(REASONS),
         "EACH": EACH,
         "UNITS": UNITS,
         "DURATION": DURATION,
@@ -131,6 +151,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if url != "none-yet":
             make_store(other, [Window()] if url == "never" else [])
     (folder / "none-yet.yaml").rename(folder / "new.yaml")
+    table = "source: {path: 'out/*.parquet'}\ntable: {path: t, format: delta}\nkey: [user]\n"
+    (folder / "table.yaml").write_text(table, encoding="utf-8")
     (folder / "data.csv").write_text("user,id\na,1\n", encoding="utf-8")
     (folder / "bytes.yaml").write_bytes(bytes(range(256)))
     (folder / "tab.yaml").write_text("source:\n\tformat: files\n", encoding="utf-8")
@@ -166,10 +188,35 @@ def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
         ("validate job.yaml", "`deduper check CONFIG` checks the file"),
         ("doctor", "`deduper check CONFIG` checks the file"),
         ("runn", "Did you mean 'run'?"),
+        ("Run job.yaml", "Did you mean 'run'?"),
+        ("stop job.yaml", "SIGTERM or Ctrl-C: it finishes its window first"),
+        ("restart job.yaml", "then `deduper run CONFIG`"),
+        ("logs", "a job logs to standard error"),
+        ("list", "`deduper status CONFIG` shows one job"),
+        ("repair job.yaml", "`deduper verify CONFIG` finds what is damaged"),
+        ("delete job.yaml a", "`deduper forget CONFIG VALUE...` takes a key out"),
+        ("run job.yaml --once true", "--once takes no value: leave out `true`"),
+        ("run job.yaml --set store.shards 8", "one word: write `--set store.shards=8`"),
+        ("run job.yaml -once", "`-once` is no option: write `--once`"),
+        ("run job.yaml --Once", "(Possible options: --once)"),
+        ("run job.yaml --max-windows 0", "0 is not in the range x>=1"),
+        ("run job.yaml other.yaml", "Got unexpected extra argument(s) (other.yaml)"),
+        ("status job.yaml --last x", "'x' is no whole number"),
+        ("status job.yaml --windows 3", "(Possible options: --window)"),
+        ("status --every x --watch job.yaml", "'x'"),
+        ("quickstart --records ten", "'ten' is no whole number"),
+        ("reshard job.yaml", "Missing option '--shards'"),
+        ("reshard job.yaml --shards 0", "0 is not in the range 1<=x<=4096"),
+        ("backup job.yaml", "Missing option '--into'"),
+        ("restore job.yaml", "Missing option '--from'"),
+        ("export job.yaml", "Missing option '--out'"),
+        ("rewind job.yaml", "Missing option '--to'"),
+        ("forget job.yaml", "Missing argument 'VALUE...'"),
+        ("explain job.yaml", "Missing argument 'VALUE...'"),
     ],
 )
-def test_a_word_that_is_no_command_names_the_one_that_is_meant(words: str, meant: str) -> None:
-    """With exit code 2."""
+def test_a_slip_names_what_is_meant(words: str, meant: str) -> None:
+    """A command, an option or a value: with exit code 2, before anything is read."""
     result = CliRunner(env={"COLUMNS": "300"}).invoke(app, words.split())
     assert result.exit_code == 2
     assert meant in result.stderr
@@ -181,3 +228,21 @@ def test_help_is_a_word_too(words: str) -> None:
     as_option = [word for word in words.split() if word != "help"] + ["--help"]
     result, expected = CliRunner().invoke(app, words.split()), CliRunner().invoke(app, as_option)
     assert (result.exit_code, result.stdout.strip()) == (0, expected.stdout.strip())
+
+
+def test_a_config_that_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the folder are named, or how to make one."""
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner(env={"COLUMNS": "300"})
+    assert "Missing argument 'CONFIG'. `deduper init` writes one to start from" in runner.invoke(app, ["run"]).stderr
+    (tmp_path / "job.yaml").touch()
+    assert "Missing argument 'CONFIG_OR_STORE'. In this folder: job.yaml" in runner.invoke(app, ["status"]).stderr
+    assert "Possible options" not in runner.invoke(app, ["verify", "--deep", "job.yaml"]).stderr
+
+
+@pytest.mark.parametrize("target", ["file:state", "file://state", "file://{}/state", "state", "./state", "job.yaml"])
+def test_a_store_has_many_names(target: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URL with slashes names no host, here as in a config."""
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(app, ["status", target.format(folder), "--json"])
+    assert (result.exit_code, json.loads(result.stdout)["windows"]) == (0, 1)

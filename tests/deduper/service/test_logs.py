@@ -20,8 +20,9 @@ OURS = logging.getLogger("deduper.some.room")
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     """The loggers as they were."""
+    waits = ("bucket_store.compiled", PROGRESS.name)
     of_pyspark = ("py4j", "py4j.clientserver", "py4j.java_gateway", *OF_ERRORS)
-    loggers = [logging.getLogger(name) for name in ("", "deduper", "bucket_store", PROGRESS.name, *of_pyspark)]
+    loggers = [logging.getLogger(name) for name in ("", "deduper", "bucket_store", *waits, *of_pyspark)]
     before = [(one, one.handlers, one.level, one.propagate) for one in loggers]
     yield
     for one, handlers, level, propagate in before:
@@ -67,14 +68,13 @@ def test_every_line_is_json_with_json(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_other_packages_are_silent_and_what_is_waited_for_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     """A plain line, without time and level; JSON leaves it out."""
-    configure_logging(as_json=False, verbose=False, waits=True)
+    configure_logging(as_json=False, verbose=False)
     logging.getLogger("py4j.clientserver").error("connection lost")
     logging.exception("Exception while sending command.")
     OURS.info("not shown")
     PROGRESS.info("waiting for %s", "files")
-    assert capsys.readouterr().err == "waiting for files\n"
-    PROGRESS.handlers, PROGRESS.propagate = [], True
-    PROGRESS.setLevel(logging.NOTSET)
+    logging.getLogger("bucket_store.compiled").info("compiling")
+    assert capsys.readouterr().err == "waiting for files\ncompiling\n"
     configure_logging(as_json=True, verbose=False)
     PROGRESS.info("waiting")
     assert capsys.readouterr().err == ""

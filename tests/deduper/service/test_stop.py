@@ -17,7 +17,7 @@ _STARTING = """
 import sys, time
 from deduper.service.stop import Stop
 stop = Stop()
-stop.end_at_once(lambda: print("cleaned", flush=True))
+stop.end_at_once(lambda number: print("cleaned", number.name, flush=True))
 print("ready", flush=True)
 while True:
     try:
@@ -34,7 +34,7 @@ def test_a_signal_at_the_start_ends_the_process_whatever_catches_exceptions(numb
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    assert process.stdout.read() == "cleaned\n"
+    assert process.stdout.read() == f"cleaned {number.name}\n"
     assert process.wait(10) == code
 
 

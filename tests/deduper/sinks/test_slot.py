@@ -165,6 +165,26 @@ def test_the_steps_have_their_order(cluster: Cluster, staged: Callable[..., Comm
     assert Position.of(*cluster.offsets[GROUP], "here").checksums == {0: 1000, 1: 1001}
 
 
+def test_a_topic_that_was_made_again_is_said_with_the_windows_that_it_lacks(
+    cluster: Cluster, staged: Callable[..., CommittedWindow], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once; a new slot, and a producer that is replaced, say nothing as long as the offset is there."""
+    slot = slot_of()
+    for window in (0, 1):
+        publish(slot, staged(window))
+        slot.discard()
+    assert caplog.messages == []
+    cluster.offsets.clear()
+    for window in (2, 3):
+        assert publish(slot, staged(window)) == 3
+        slot.discard()
+    (line,) = caplog.messages
+    assert line.startswith(
+        "port unique, topic unique, window 2, slot 2: the topic was deleted and made again: the windows up to 1, "
+        "which were published, are not in it."
+    )
+
+
 def test_a_published_window_is_not_sent_again(cluster: Cluster, staged: Callable[..., CommittedWindow]) -> None:
     """Not by the one who published it, not by another."""
     slot = slot_of()

@@ -261,7 +261,8 @@ def test_very_long_lines() -> None:
 def test_warm_runs_without_the_exact_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker daemon loads the kernels before it forks; each has one signature, for any memory."""
     monkeypatch.delattr(block, "json_exact")
-    block.warm()
+    for form in ("json", "csv", "logfmt", "common_log"):
+        block.warm(form)
     parsers = (
         kernels.parse_json_lines,
         kernels.parse_csv_lines,

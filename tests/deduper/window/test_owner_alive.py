@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -117,3 +118,18 @@ def test_an_end_that_cannot_be_kept_hides_no_error(tmp_path: Path) -> None:
     with pytest.raises(CannotWriteError), owner_alive.owning(root, "host:7", 7):
         raise CannotWriteError("full")
     assert owner_alive.last_end(root, 7) is None
+
+
+def test_a_signal_before_the_first_window_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its code and a message; a storage that is away delays the end of the process by no more than a moment."""
+    root = local_place(tmp_path)
+    owner_alive.keep_signal(root, 7, signal.SIGTERM)
+    end = owner_alive.last_end(root, 7)
+    assert end is not None
+    assert (end.exit_code, end.owner) == (143, own_name())
+    assert owner_alive.how_ended(end, own_name()).endswith("exit 143: SIGTERM ended it before its first window")
+    monkeypatch.setattr(owner_alive, "_KEEPS_S", 0.05)
+    monkeypatch.setattr(owner_alive, "write_end", lambda *_: time.sleep(60))
+    began = time.monotonic()
+    owner_alive.keep_signal(root, 8, signal.SIGTERM)
+    assert time.monotonic() - began < 30

@@ -28,6 +28,7 @@ from deduper.admin.verify.run import verify_store
 from deduper.config.load import load_config
 from deduper.errors import DeduperError, StopRequested
 from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
+from deduper.service.current_step import CurrentStep
 from deduper.service.stop import Stop
 from deduper.service.windows import Reports, Windows
 from deduper.sinks import staging
@@ -435,7 +436,7 @@ def test_a_death_at_the_commit_after_the_wait(
 def windows_of(job: Job, most: int | None = None) -> tuple[Windows, Stop, Reports]:
     """As `service.job` makes them."""
     stop, reports = Stop(), Reports(job.reported.append)
-    return Windows(job.log, job.runner, reports, stop, most), stop, reports
+    return Windows(job.log, job.runner, reports, stop, CurrentStep(), most), stop, reports
 
 
 def make(windows: Windows, job: Job) -> None:

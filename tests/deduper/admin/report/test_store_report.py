@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from bucket_store.log.history import History, Sample
+from deduper.admin.health import Health, State
 from deduper.admin.open_store import OpenStore
 from deduper.admin.report import charts
 from deduper.admin.report.charts import Axis, Series
-from deduper.admin.report.collect import JobReport, report_of
+from deduper.admin.report.collect import Course, JobReport, Point, report_of
+from deduper.admin.report.page import _axis as axis_of
 from deduper.admin.report.page import page
 from deduper.cli.views.report import render
+from deduper.config.sections import PORTS
 from deduper.testing import Row, Settings
 from deduper.window.accessories import leak_watch
 from tests.deduper.leaks.test_meter import settings_of, stream
@@ -150,6 +153,7 @@ def test_json_has_stable_keys(report: JobReport) -> None:
         "lateness",
         "distance",
         "age",
+        "health",
         "leaks",
         "advice",
         "courses",
@@ -259,3 +263,50 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
         text = draw("T", "t", AXIS, [Series("a", "x", values)], lambda value: f"{value:g}")
         checked(text)
         assert "nan" not in text
+
+
+def test_an_outage_is_a_pause_on_the_axis_of_time() -> None:
+    """Points are where they were in time; no line and no band goes through the pause, which says how long it was."""
+    minutes = [0, 1, 2, 62, 63, 64]
+    course = Course("window", tuple(point(at, BEGIN_US + minute * MINUTE_US) for at, minute in enumerate(minutes)))
+    axis = axis_of(course)
+    assert axis.pauses == [(3, "no window for 60 min")]
+    assert axis.places[3] - axis.places[2] == pytest.approx(60 * (axis.places[1] - axis.places[0]))
+    values = [1.0] * 6
+    text = charts.lines("T", "t", axis, [Series("a", "x", values)], str, band=(values, values))
+    assert [len(line.split()) for line in re.findall(r'<polyline [^>]*points="([^"]+)"', text)] == [3, 3]
+    assert text.count("<polygon") == 2
+    assert 'class="pause"' in text
+    checked(text)
+
+
+def test_windows_at_the_trigger_are_no_pauses() -> None:
+    """A window that takes three times as long as others is none either."""
+    seconds = [0, 10, 20, 50, 60, 70]
+    course = Course("window", tuple(point(at, BEGIN_US + second * 10**6) for at, second in enumerate(seconds)))
+    assert axis_of(course).pauses == []
+
+
+def test_the_page_says_how_the_job_ended(report: JobReport) -> None:
+    """The health of `status`, with the last end; each tile is a sentence."""
+    ended = Health(State.NOT_RUNNING, "the last job ended 5 min ago with exit 1: /out: No space left on device")
+    text = page(replace(report, health=ended))
+    assert f'<p class="state other">{ended}</p>' in text
+    tiles = re.findall(r"<em>(.*?)</em>", text)
+    assert len(tiles) == 7
+    assert all(tile.endswith(".") for tile in tiles)
+
+
+def point(at: int, wall_us: int) -> Point:
+    """A window."""
+    return Point(at, at + 1, wall_us, dict.fromkeys(PORTS, 1), 1.0, at, at, None, {"files": 1}, {})
+
+
+def test_a_store_without_a_config_file_has_a_page(world: World) -> None:
+    """That of a query with `Deduper`: it has the name of its folder."""
+    process = Process(world)
+    run(process, texts(stream(3)))
+    process.runner.close()
+    found = report_of(OpenStore(world.config.store.url, None, process.log, process.pieces), now_us=BEGIN_US)
+    assert (found.name, found.courses[-1].points[-1].entries) == (process.log.root.name, found.entries)
+    checked(page(found))
