@@ -25,7 +25,7 @@ if [[ "$tier" != check ]]; then
 fi
 setup_python "$tools"
 # Kernels are compiled once, while other things come, and not by each process of the tests.
-(cd "$REPO" && python -c 'import deduper.text.kernels') &
+(cd "$REPO" && python -m deduper.service.kernels) &
 kernels=$!
 [[ "$tier" == check ]] || (cd "$REPO" && python -m tests.spark.pyspark_releases) &
 releases=$!
