@@ -25,7 +25,7 @@ from deduper.service.windows import Windows
 from deduper.sources.protocol import PlannedSource, SourceBatch
 from deduper.spark.failures import readable_cause
 from deduper.spark.planned_batches import PlannedBatches
-from deduper.spark.session import JVM_ERRORS, changed_settings
+from deduper.spark.session import changed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class WindowStream:
             DeduperError: Spark ended the query for a reason of its own; a failure of a window is kept in `windows`.
         """
         self._is_drained = drain
+        if not self._goes_on:
+            return
         with self._reported(), self._step.of("the source is listed"):
             self._source.begin(drain=drain)
         if self._goes_on:
@@ -103,7 +105,7 @@ class WindowStream:
 
     def _failure_of(self, query: StreamingQuery) -> Exception | None:
         """Wait for the query's end, or end it between two windows; the error, if Spark ends it for its own reason."""
-        due = 0.0
+        due, is_stopped = 0.0, False
         while not (self._is_over.wait(_LOOK_S) or self._stop.is_requested):
             if time.monotonic() >= due and self._turn.acquire(blocking=False):
                 try:
@@ -111,35 +113,45 @@ class WindowStream:
                 finally:
                     self._turn.release()
                 if not query.isActive:
+                    is_stopped = self._goes_on
                     break
                 due = time.monotonic() + _OWNER_CHECK_S
-        self._step.begin("Spark ends the job's query")
         with self._turn:  # the window that is under way comes to its end
             self._is_over.set()
-        with contextlib.suppress(StreamingQueryException):  # looked at below
-            if self._windows.failure is None:
-                query.processAllAvailable()  # listeners hear of the last window
-            else:
-                query.awaitTermination(_ENDS_S)
-        query.stop()
-        ours = self._windows.failure is not None or self._stop.is_requested
-        return None if ours else query.exception()
+        with self._step.of("Spark ends the job's query"):
+            with contextlib.suppress(StreamingQueryException):  # looked at below
+                if self._windows.failure is None:
+                    query.processAllAvailable()  # listeners hear of the last window
+                else:
+                    query.awaitTermination(_ENDS_S)
+            query.stop()
+        if self._windows.failure is not None or self._stop.is_requested:
+            return None
+        return query.exception() or (DeduperError("another program has stopped it") if is_stopped else None)
 
     def _plan_on(self, batches: PlannedBatches, every_s: float) -> None:
-        """Plan a batch at each trigger, when the one before is over; on the planner's thread, until the run is over."""
-        with contextlib.suppress(*JVM_ERRORS):  # the main thread meets them too
-            while self._goes_on:
-                due = time.monotonic() + every_s
-                self._judged.clear()
-                parts = self._plan()
-                if parts is not None:
-                    batches.add(parts)
-                    while self._goes_on and not self._judged.wait(_LOOK_S):
-                        pass
-                while self._goes_on and (left := due - time.monotonic()) > 0:
-                    self._is_over.wait(min(left, _LOOK_S))
-            if self._windows.failure is not None:
-                batches.add(())  # of which Spark hears in the next batch, if it was not one that failed
+        """The planner's thread, until the run is over. What ends it otherwise is the run's failure."""
+        try:
+            self._plan_until_over(batches, every_s)
+        except Exception as exc:  # noqa: BLE001  raised where the run ends
+            self._windows.failure = self._windows.failure or exc
+        finally:
+            self._is_over.set()
+
+    def _plan_until_over(self, batches: PlannedBatches, every_s: float) -> None:
+        """Plan a batch at each trigger, when the one before is over."""
+        while self._goes_on:
+            due = time.monotonic() + every_s
+            self._judged.clear()
+            parts = self._plan()
+            if parts is not None:
+                batches.add(parts)
+                while self._goes_on and not self._judged.wait(_LOOK_S):
+                    pass
+            while self._goes_on and (left := due - time.monotonic()) > 0:
+                self._is_over.wait(min(left, _LOOK_S))
+        if self._windows.failure is not None:
+            batches.add(())  # of which Spark hears in the next batch, if it was not one that failed
 
     def _plan(self) -> Sequence[str] | None:
         """The parts of the next batch, None if there is none now."""
@@ -176,7 +188,7 @@ class WindowStream:
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
         """Around the work on a batch: a stop, or a source that is away, leaves its records to the next one."""
-        with contextlib.suppress(StopRequested), self._windows.attempted(self._windows.next_number):
+        with contextlib.suppress(StopRequested), self._windows.attempted():
             try:
                 yield
             except SourceAwayError as exc:

@@ -123,14 +123,12 @@ class Windows:
         return self._log.state.next_window
 
     @contextlib.contextmanager
-    def attempted(self, batch_id: int) -> Iterator[None]:
+    def attempted(self) -> Iterator[None]:
         """Around the work on a batch. Its failure is kept as `failure`, and raised where the run ends.
 
         Raises:
-            StopRequested: a stop was requested, and nothing of the batch is committed.
+            StopRequested: as the work does.
         """
-        if self._stop.is_requested:
-            raise StopRequested(f"batch {batch_id} came after the stop")
         try:
             yield
         except StopRequested as exc:
@@ -144,7 +142,12 @@ class Windows:
         """Make the window of a batch, within `attempted`.
 
         `judged` is given the batch that was committed, which may be less than `batch`.
+
+        Raises:
+            StopRequested: a stop was requested, and nothing of the batch is committed.
         """
+        if self._stop.is_requested:
+            raise StopRequested(f"batch {batch_id} came after the stop")
         first = None if self._made else "the first one, which takes some seconds"
         with self._step.of(f"window {self.next_number}", first), self._reports.window():
             committed = self._runner.run(WindowInput("", batch_id, batch), self._reports.window_ended)

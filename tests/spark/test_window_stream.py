@@ -280,3 +280,37 @@ def test_rows_are_the_parts_of_the_batch(session: SparkSession) -> None:
     finally:
         WindowStream._judge = judge  # type: ignore[method-assign]
     assert seen == [[("a [0, 1)",)], [("bcd [0, 3)",)]]
+
+
+def test_a_stop_before_the_run_is_a_stop(session: SparkSession) -> None:
+    """A signal comes while the source is opened: nothing is listed."""
+    made = Made(Source("a"))
+    made.stop.request("signal")
+    assert made.run(session, drain=True) == []
+    assert (made.failure, made.source.begun) == (None, [])
+
+
+def test_a_query_that_another_program_stops_is_not_drained(session: SparkSession) -> None:
+    """The session may be somebody else's."""
+
+    def stop(_: str = "") -> None:
+        for query in session.streams.active:
+            query.stop()
+
+    source = Source(None, None)
+    source.then = stop
+    with pytest.raises(DeduperError, match="Spark has ended the job's query: another program has stopped it"):
+        Made(source).run(session, drain=False, trigger_ms=50)
+
+
+def test_a_planner_that_cannot_reach_spark_ends_the_run(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves no query that waits for ever."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("deduper.spark.planned_batches.PlannedBatches.add", fail)
+    monkeypatch.setattr(stream, "_ENDS_S", 1)
+    made = Made(Source("a"))
+    assert made.run(session, drain=True) == []
+    assert str(made.failure) == "out of memory"

@@ -442,7 +442,7 @@ def windows_of(job: Job, most: int | None = None) -> tuple[Windows, Stop, Report
 def make(windows: Windows, job: Job) -> None:
     """The window of a batch."""
     batch = job.batch()
-    with windows.attempted(batch.batch_id):
+    with windows.attempted():
         windows.make(batch.source, batch.batch_id, judged=lambda _: None)
 
 
