@@ -10,9 +10,13 @@ which takes from a second to half a minute, and about every ten seconds while it
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from numba import njit
@@ -37,6 +41,9 @@ def kernel(*signature: Any, inline: Literal["never", "always"] = "never") -> Cal
     def compiled(function: _F) -> _F:
         try:
             made = compile_it(cache=True, nogil=True, inline=inline)(function)
+            if is_jitted(made):
+                file = cast("Any", made)._cache._cache_file
+                file.save = partial(_save, file)
         except RuntimeError as exc:
             if _NO_FOLDER not in str(exc):
                 raise
@@ -48,11 +55,27 @@ def kernel(*signature: Any, inline: Literal["never", "always"] = "never") -> Cal
     return compiled
 
 
+def _save(file: Any, key: Any, data: Any) -> None:
+    """As numba's own, but one process at a time, and data before the index.
+
+    Two processes that compile a kernel for two types would take one name else, and the index of one could name the code
+    of the other.
+    """
+    with Path(f"{file._index_path}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = file._load_index()
+        used = set(known.values())
+        name = known.get(key) or next(one for one in map(file._data_name, count(1)) if one not in used)
+        file._save_data(name, data)
+        file._save_index({**known, key: name})
+
+
 def ready(*kernels: Any) -> None:
     """Compile kernels that have a signature, or take them from the cache, before their first call."""
     for made in kernels:
-        if _BY_PYTHON in vars(made):
-            getattr(made, _BY_PYTHON)()
+        first_call = vars(made).get(_BY_PYTHON)
+        if first_call is not None:
+            first_call()
 
 
 def _compile_at_first_use(made: Any, signature: Any) -> None:
@@ -86,7 +109,8 @@ class _Lines(event.Listener):
 
     def __init__(self) -> None:
         self._first: float | None = None
-        self._next = 0.0
+        self._next = self._ended = 0.0
+        self._depth = 0
 
     def on_start(self, _: Any) -> None:
         """Before a kernel, or one that it calls, is compiled."""
@@ -94,12 +118,17 @@ class _Lines(event.Listener):
         if self._first is None:
             self._first, self._next = now, now + _LINE_S
             logger.info("compiling for this processor, once after an installation: takes up to half a minute")
+        elif not self._depth and now - self._ended > _LINE_S:
+            self._first, self._next = now, now + _LINE_S  # others, long after
         else:
             self._goes_on(now)
+        self._depth += 1
 
     def on_end(self, _: Any) -> None:
         """After it."""
-        self._goes_on(time.monotonic())
+        self._depth -= 1
+        self._ended = time.monotonic()
+        self._goes_on(self._ended)
 
     def _goes_on(self, now: float) -> None:
         if self._first is not None and now >= self._next:

@@ -22,6 +22,7 @@ long() {
   say "$what …"
   (for ((seconds = 10; ; seconds += 10)); do
     sleep 10 >/dev/null 2>&1
+    kill -0 $$ 2>/dev/null || exit 0  # Ctrl-C does not reach a command in the background
     say "$what: $seconds s so far"
   done) &
   lines=$!

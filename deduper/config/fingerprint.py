@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from deduper.columns import Column, ColumnType
+from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.problems import ConfigMistake, suggestion
 from deduper.config.values import Section, refusal, shown
@@ -97,9 +99,16 @@ def payload_of(setting: Any, source: Any, key: Sequence[str]) -> tuple[Leaf, ...
     return tuple(leaf for leaf in every if leaf not in named)
 
 
-def payload_identity(payload: tuple[Leaf, ...] | None) -> str:
-    """Names what fingerprints are made of; only those of one identity are compared."""
-    return identity((WHOLE_VALUE,)) + "-bytes" if payload is None else identity(payload)
+def payload_identity(payload: tuple[Leaf, ...] | None, zone: str) -> str:
+    """Names what fingerprints are made of; only those of one identity are compared. `zone`: of times without one."""
+    if payload is None:
+        return identity((WHOLE_VALUE,)) + "-bytes"
+    has_zone = zone != "UTC" and any(_has_times(leaf.kind) for leaf in payload)
+    return identity(payload) + (f"-{zone}" if has_zone else "")
+
+
+def _has_times(kind: ColumnType) -> bool:
+    return kind.name == "timestamp" or any(_has_times(part.type) for part in kind.parts)
 
 
 def mistakes(source: Any, key: tuple[str, ...], setting: Any) -> Iterator[ConfigMistake]:
@@ -149,4 +158,6 @@ def _payload_columns(source: Any, key: Sequence[str]) -> list[Column]:
     left_out = {*key, *getattr(source, "row_place", ())}
     if isinstance(source, KafkaSource):
         left_out |= {column.name for column, part in source.record_columns if part in _OF_ARRIVAL}
+    if isinstance(source, FilesSource) and source.name_pattern is not None:
+        left_out |= re.compile(source.name_pattern).groupindex.keys()
     return [column for column in source.parsed_columns if column.name not in left_out]

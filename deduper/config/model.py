@@ -173,7 +173,7 @@ class Config(Section):
     @property
     def payload_identity(self) -> str:
         """Names these parts: fingerprints of others are never compared."""
-        return payload_identity(self.payload)
+        return payload_identity(self.payload, self.time_zone)
 
     @property
     def refuses_conflicts(self) -> bool:

@@ -294,7 +294,7 @@ def _hash_words(words: Any) -> None:
         words[at] = _avalanche(_with_word(_SEED + _P5 + np.uint64(8), words[at]))
 
 
-@kernel()
+@kernel(types.void(_read(types.uint8), _read(types.int32), _VALID, _WORDS))
 def _mix_bytes(data: Any, begins: Any, valid: Any, running: Any) -> None:
     """As `_fold_bytes`, of one word."""
     for row in range(running.size):
@@ -303,7 +303,7 @@ def _mix_bytes(data: Any, begins: Any, valid: Any, running: Any) -> None:
             running[row] = _hash_bytes(data, np.int64(begins[row]), np.int64(begins[row + 1]), running[row])
 
 
-@kernel()
+@kernel(types.void(_read(types.uint64), _VALID, _WORDS))
 def _mix_words(words: Any, valid: Any, running: Any) -> None:
     """As `_fold_words`, of one word."""
     for row in range(running.size):
@@ -312,7 +312,7 @@ def _mix_words(words: Any, valid: Any, running: Any) -> None:
             running[row] = _hash_word(running[row], words[row])
 
 
-@kernel()
+@kernel(types.void(_read(types.uint32), _VALID, _WORDS))
 def _mix_half_words(halves: Any, valid: Any, running: Any) -> None:
     """As `_fold_half_words`, of one word."""
     for row in range(running.size):
@@ -326,7 +326,7 @@ def _hash_word(seed: Any, word: Any) -> Any:
     return _avalanche(_with_word(seed + _P5 + np.uint64(8), word))
 
 
-@kernel()
+@kernel(types.void(_read(types.uint64), _read(types.int64), _VALID, _WORDS))
 def fold_lists(hashes: UInt64s, begins: Any, valid: Any, running: UInt64s) -> None:
     """Folds lists into the words: the length of each, and its elements' hashes, hashes[begins[i]:begins[i + 1]]."""
     for row in range(running.size):
@@ -337,7 +337,7 @@ def fold_lists(hashes: UInt64s, begins: Any, valid: Any, running: UInt64s) -> No
                 running[row] = _hash_word(running[row], hashes[at])
 
 
-@kernel()
+@kernel(types.void(_read(types.uint64), _read(types.int64), _VALID, _WORDS))
 def fold_maps(hashes: UInt64s, begins: Any, valid: Any, running: UInt64s) -> None:
     """Folds maps into the words: the length of each, and the sum of the hashes of its entries, in any order."""
     for row in range(running.size):
@@ -348,6 +348,10 @@ def fold_maps(hashes: UInt64s, begins: Any, valid: Any, running: UInt64s) -> Non
             for at in range(begins[row], begins[row + 1]):
                 total += hashes[at]
             running[row] = _hash_word(running[row], total)
+
+
+OF_PAYLOADS: Final = (_mix_bytes, _mix_words, _mix_half_words, fold_lists, fold_maps)
+"""Those that only fingerprints call."""
 
 
 def valid_of(column: pa.Array) -> NDArray[np.bool_]:

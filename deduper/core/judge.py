@@ -10,7 +10,7 @@ The look-up is a parameter, and judging changes nothing: judging the same rows a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -243,9 +243,10 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     )
 
 
-def warm(*, float_domain: bool, lookup_all_live: bool) -> None:
+def warm(*, float_domain: bool, lookup_all_live: bool, compares: bool = False) -> None:
     """Compiles, or loads from the cache, every kernel that a shard's task calls with such rules."""
-    _judge_two_rows(JudgeRules("ordered", lookup_all_live, float_domain, 1, 1, 1, True, None))
+    rules = JudgeRules("ordered", lookup_all_live, float_domain, 1, 1, 1, True, None)
+    _judge_two_rows(replace(rules, has_fingerprint=compares))
     one = np.zeros(1, np.int64)
     PlaceIntervals(np.zeros(2, np.int64), one, one, one).places(one, one, np.zeros(1, np.uint8))
 
@@ -259,6 +260,7 @@ def _judge_two_rows(rules: JudgeRules) -> None:
         latest_before=None,
         has_latest=None,
         category=None,
+        fingerprint=np.ones(2, np.uint64) if rules.has_fingerprint else None,
     )
     judge_shard(rows, rules, 0, lambda _, digests: Matches(np.zeros(len(digests), np.bool_), None, None, None))
 

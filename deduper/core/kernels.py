@@ -50,7 +50,7 @@ _DUPLICATE: Final = int(TupleVerdict.DUPLICATE)
 def is_expired(expiry: Any, latest: Any, period: Any, lowest: Any) -> bool:
     """expiry <= latest - period: a tuple (or a remembered entry) exactly one period old is expired.
 
-    This is the only place that says so. The first half keeps the subtraction inside int64: where latest - period
+    No other place decides a verdict by it. The first half keeps the subtraction inside int64: where latest - period
     would lie below the domain nothing is expired. For floats it is always true.
     """
     return bool(latest >= lowest + period and expiry <= latest - period)

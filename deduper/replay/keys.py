@@ -54,7 +54,8 @@ class KeyRange:
 def stated_keys(records: pa.RecordBatch) -> tuple[Keys, Bools]:
     """The expiry keys of records of `tasks.layout`, and which of them have one."""
     admission = exchange.numbers(records.column(layout.ADMISSION)).astype(np.uint8)
-    return exchange.numbers(records.column(layout.EXPIRY)), _KEYED[admission]
+    expiry = records.column(layout.EXPIRY)
+    return exchange.numbers(expiry), _KEYED[admission] & expiry.is_valid().to_numpy(zero_copy_only=False)
 
 
 def placed_keys(keys: Keys, has_key: Bools, before: Key) -> Keys:

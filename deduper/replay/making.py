@@ -26,7 +26,7 @@ from bucket_store.places.place import Place
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.clock import ClockRules
-from deduper.errors import DeduperError, StopRequested, UsageError
+from deduper.errors import DeduperError, IntegrityError, StopRequested, UsageError
 from deduper.replay.keys import KeyRange
 from deduper.replay.plan import Outline, Plan, PlannedPart, outline
 from deduper.replay.shuffle import sorted_slices, surveys_of
@@ -159,6 +159,8 @@ class Making:
             PROGRESS.info("sorting %s by time, of %d", counted(len(to_sort), "file"), len(files))
         failpoints.hit("replay.surveyed")
         slices = sorted_slices(self.session, self._cutting(drawn), to_sort, folder, self.logged_in)
+        if slices.keys() - {one for one in drawn.order if isinstance(one, int)}:
+            raise IntegrityError("records were cut into a slice that is no part of the plan")
         parts: list[PlannedPart] = []
         for one in drawn.order:
             if not isinstance(one, int):

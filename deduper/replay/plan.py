@@ -169,7 +169,7 @@ def outline(surveys: Sequence[Survey], slice_bytes: int, *, is_float: bool, cuts
 
     `cuts_all`: files in order are cut too.
     """
-    order: list[PlannedFile | int] = [_as_it_is(one) for one in surveys if one.is_whole]
+    order: list[PlannedFile | int] = [_as_it_is(one) for one in surveys if one.is_whole and one.rows]
     starts: list[Key] = []
     cut: dict[int, Key] = {}
     keyed = [one for one in surveys if one.rows and not one.is_whole]

@@ -48,8 +48,8 @@ class ReplayReport(AsJson):
     """A replay as it is planned, or as far as it has come.
 
     `store`, `outputs`: where it writes; `sorts_in`: the folder of its slices. `judged`: rows by port, of all runs.
-    `is_over`: everything is judged. `files_since`: files that came meanwhile, and are not judged. `report`: a page
-    about the result.
+    `is_begun`: the store has the plan. `is_over`: everything is judged. `files_since`: files that came meanwhile, and
+    are not judged. `report`: a page about the result.
     """
 
     json_names = (
@@ -65,7 +65,7 @@ class ReplayReport(AsJson):
             "bytes",
             "estimate",
         ),
-        *("windows", "judged", "files_since", "report"),
+        *("is_begun", "windows", "judged", "files_since", "report"),
     )
 
     order: Order
@@ -78,6 +78,7 @@ class ReplayReport(AsJson):
     estimate: Estimate | None = None
     is_executed: bool = False
     is_over: bool = False
+    is_begun: bool = False
     windows: int = 0
     judged: dict[str, int] = field(default_factory=dict)
     files_since: int = 0
@@ -104,6 +105,7 @@ def plan_replay(config: Config, asked: Asked, *, now_us: int | None = None) -> R
         windows=state.next_window,
         judged=dict(state.totals) if state.next_window else {},
         is_over=_is_over(state),
+        is_begun=REPLAY in state.extra,
     )
     if not isinstance(own.source, FilesSource) or planned.is_over:
         return planned

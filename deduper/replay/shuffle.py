@@ -78,7 +78,7 @@ def sorted_slices(
         cut, made = _sorted_by_spark(session, cutting, files, folder, logged_in)
     put_in_order = sum(one.rows for one in made.values())
     if cut != put_in_order:
-        raise IntegrityError(f"{cut} records were cut by time, and {put_in_order} put in order")
+        raise IntegrityError(f"{cut} records were cut by time, and {put_in_order} put in order: repeat the command")
     folder.sync()
     return made
 

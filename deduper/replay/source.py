@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,8 @@ from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
 from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of
 from deduper.window.completeness import REPLAY
+
+logger = logging.getLogger(__name__)
 
 WINDOW_BYTES = 256 << 20
 """A window takes parts up to so many bytes of records, at least one."""
@@ -102,6 +105,16 @@ class ReplayBatch:
         for part, read in zip(self._timed, found, strict=True):
             if read.fault is not None and read.fault.admission in (FileChanged.admission, FileGone.admission):
                 raise moved(part.name, read.fault.text)
+            planned = part.of.planned
+            failed = isinstance(planned, PlannedFile) and not planned.is_ordered and not planned.decoded_bytes
+            if failed and planned.rows and read.fault is None:  # its records have no order yet
+                raise moved(part.name, "it could not be read when it was surveyed, and can be now")
+            if read.noted.cut_off is not None:
+                logger.warning("%s is not whole: %s", part.name, read.noted.cut_off)
+            if read.fault is not None:
+                logger.warning(
+                    "%s leaves by the error port as %s: %s", part.name, read.fault.admission.reason, read.fault.text
+                )
         clocks = _clocks([read.last if isinstance(read, TimedRead) else None for read in found])
         if clocks != [part.latest for part in self._timed]:
             raise _OtherClock(clocks)

@@ -70,7 +70,7 @@ def moved(name: str, fault: object) -> FileMovedError:
 def survey(reading: FileReading, bounds: KeyRange, file: ReplayFile) -> Survey:
     """Survey a file; one that cannot be read leaves by the error port, and is taken whole.
 
-    `reading` reads all columns; only those are taken from it that the order needs.
+    `reading` reads all columns. Of text only those are parsed that the order needs.
 
     Raises:
         FileMovedError: it is not the file any more that was listed.
@@ -79,7 +79,8 @@ def survey(reading: FileReading, bounds: KeyRange, file: ReplayFile) -> Survey:
         part = reading.part(file.number, file)
         if part is None:
             return Survey(file)
-        return _surveyed(_of_keys(reading), bounds, file, part)
+        # Of a file of columns, each one may be damaged alone.
+        return _surveyed(_of_keys(reading) if part.rows is None else reading, bounds, file, part)
     except (FileChanged, FileGone) as exc:
         raise moved(file.name, exc) from exc
     except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
@@ -92,7 +93,10 @@ def _of_keys(reading: FileReading) -> FileReading:
     columns = reading.declared
     assert columns.expiry is not None
     alone = replace(
-        columns, key=(columns.expiry,), layout=RecordLayout.of(columns.layout.schema.field(layout.EXPIRY).type)
+        columns,
+        key=(columns.expiry,),
+        payload=(),
+        layout=RecordLayout.of(columns.layout.schema.field(layout.EXPIRY).type),
     )
     return replace(reading, declared=alone)  # type: ignore[type-var]  # readers are dataclasses
 

@@ -32,7 +32,7 @@ def load_kernels(config: Config) -> None:
 def load_all() -> None:
     """Load the kernels of all jobs."""
     for float_domain, all_live, secure in product((False, True), repeat=3):
-        JobKernels(float_domain, all_live, secure, True, True, ("json", "csv", LOGFMT, WEB_LOGS[0]), True).load()
+        JobKernels(float_domain, all_live, secure, True, True, ("json", "csv", LOGFMT, WEB_LOGS[0]), True, True).load()
     _load_avro()
     if find_spec("confluent_kafka") is not None:  # it is optional
         _load_reading()

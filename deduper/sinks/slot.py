@@ -109,6 +109,7 @@ class Slot:
     _calls: Calls = field(init=False)
     _opened: OpenProducer | None = None
     _last: int | None = None
+    _last_at: float = 0.0
     """The last window that this process knows as published."""
 
     def __post_init__(self) -> None:
@@ -189,16 +190,20 @@ class Slot:
         opened.send_position(position, retry)  # 5
         failpoints.hit("kafka.offsets")
         opened.commit(position, retry)  # 6
-        self._last = position.last
+        self._last, self._last_at = position.last, time.monotonic()
         failpoints.hit("kafka.committed")
         return sent
 
     def _look_for_another_topic(self, position: Position | None, subject: str) -> None:
-        """Warn once if the offset is gone that was there: the brokers delete it with its topic alone."""
-        if position is None and self._last is not None:
+        """Warn once if the offset is gone that was there, and too young to have expired."""
+        if position is not None and self._last is None:
+            self._last_at = time.monotonic()
+        age_s = time.monotonic() - self._last_at
+        if position is None and self._last is not None and not may_be_forgotten(self.sink, age_s):
             logger.warning(
-                "%s: the topic was deleted and made again: the windows up to %d, which were published, are not in it. "
-                "If readers need them, judge their records again with a store of another name: docs/kafka.md",
+                "%s: its offset is gone: the topic, or the group, was deleted. A topic that was made again lacks the "
+                "windows up to %d. If readers need them, judge their records again with a store of another name: "
+                "docs/kafka.md",
                 subject,
                 self._last,
             )

@@ -37,6 +37,7 @@ def job_kernels(config: Config) -> JobKernels:
         is_sampled=isinstance(config.expiry, EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry),
         forms=() if form in ("parquet", "text", "avro") else (form,),
         writes_text=any(sink.format in ("json", "csv") for sink in config.file_ports.values()),
+        compares=config.has_fingerprint,
     )
 
 

@@ -224,6 +224,7 @@ class _Keys:
         clock, expired = self._task.clock, admissions == int(Admission.OLDER_THAN_PERIOD)
         if clock is None or clock.latest is None or not expired.any():
             return 0
+        # As kernels.is_expired has it; it decides only what the log says of the causes.
         return int(np.count_nonzero(expiry[expired] <= clock.latest - clock.period))
 
     def _keep(self, name: str, values: np.ndarray[Any, Any]) -> None:

@@ -18,8 +18,8 @@ class JobKernels:
     """What decides which kernels the windows of a job call.
 
     `float_domain` is that of the expiry key, `lookup_all_live` that of the job. `is_time`: lateness is counted;
-    `is_sampled`: leaks are estimated; `writes_text`: a port is text. `forms` has that of the lines that are read, by
-    its name in a config, and nothing for other records.
+    `is_sampled`: leaks are estimated; `writes_text`: a port is text; `compares`: payloads have fingerprints. `forms`
+    has that of the lines that are read, by its name in a config, and nothing for other records.
     """
 
     float_domain: bool
@@ -29,6 +29,7 @@ class JobKernels:
     is_sampled: bool
     forms: tuple[str, ...]
     writes_text: bool
+    compares: bool = False
 
     def in_environment(self) -> dict[str, str]:
         """The variable for the workers."""
@@ -44,6 +45,7 @@ class JobKernels:
 
     def load(self) -> None:
         """Load the kernels, those that are in no cache as compiled anew. Safe to repeat."""
+        from bucket_store.compiled import ready
         from bucket_store.tables import kernels, matching
         from deduper.core import clock, digest_kernels, judge, statistics
         from deduper.leaks import meter
@@ -54,7 +56,9 @@ class JobKernels:
         digest_kernels.warm(secure=self.is_secure)
         read.warm()
         clock.warm(float_domain=self.float_domain)
-        judge.warm(float_domain=self.float_domain, lookup_all_live=self.lookup_all_live)
+        judge.warm(float_domain=self.float_domain, lookup_all_live=self.lookup_all_live, compares=self.compares)
+        if self.compares:
+            ready(*digest_kernels.OF_PAYLOADS)
         if self.is_time:
             statistics.warm()
         if self.is_sampled:

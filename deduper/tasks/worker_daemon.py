@@ -28,6 +28,12 @@ _spark_worker = pyspark.daemon.worker
 
 def load() -> None:
     """Load the tasks of a window, and the kernels of the job that has started this worker."""
+    import deduper.spark.task_pool
+    import deduper.tasks.judge
+    import deduper.tasks.readers.parquet
+    import deduper.tasks.readers.reading_tasks
+    import deduper.tasks.readers.text
+    import deduper.tasks.write  # noqa: F401  of a task, which would import them after the fork
     from deduper.tasks.warm import JobKernels
 
     kernels = JobKernels.of_environment(os.environ)

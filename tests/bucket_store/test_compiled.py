@@ -92,3 +92,34 @@ clock.warm(float_domain=False)
     assert [one.stdout for one in ran] == ["imported\n"] * 2
     assert [one.stderr.splitlines()[:1] for one in ran] == [["bucket_store.compiled"], []]
     assert not list(tmp_path.rglob("kernels.parse_json_lines*"))
+
+
+def test_processes_that_compile_one_kernel_for_two_types_keep_both(tmp_path: Path) -> None:
+    """Neither takes the other's name, and the index names no code of another type."""
+    (tmp_path / "one.py").write_text(
+        """
+import sys, time
+from pathlib import Path
+from bucket_store.compiled import kernel
+import numpy as np
+
+@kernel()
+def first(values):
+    return values[0]
+
+while not Path("go").exists():
+    time.sleep(0.001)
+print(first(np.array([1.5 if sys.argv[1] == "float" else 7])))
+"""
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(Path.cwd())}
+    for kinds in (("float", "int"), ("int", "float")):
+        running = [
+            subprocess.Popen([sys.executable, "one.py", kind], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+            for kind in kinds
+        ]
+        (tmp_path / "go").touch()
+        answers = [process.communicate(timeout=120)[0].decode().strip() for process in running]
+        assert answers == [{"float": "1.5", "int": "7"}[kind] for kind in kinds]
+    (index,) = (tmp_path / "cache").rglob("*.nbi")
+    assert len([*index.parent.glob("*.nbc")]) == 2

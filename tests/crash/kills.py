@@ -45,7 +45,7 @@ STARTS = (
 _IN_HDFS = ("log.open", "piece.open", "stage.open")
 # Of other commands, in need of a broker or a cluster, or of more windows than a story has: others kill there.
 _ELSEWHERE = (
-    *("gc.", "seed.", "ranges.", "kafka.", "compact.", "sources.forgotten", "write.arrived"),
+    *("gc.", "seed.", "replay.", "ranges.", "kafka.", "compact.", "sources.forgotten", "write.arrived"),
     *_IN_HDFS,
 )
 OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(_ELSEWHERE))

@@ -14,14 +14,16 @@ from deduper.sinks import plain_values
 
 
 def differing(payload: Sequence[Leaf], one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the leaves whose values differ, by the rules of fingerprints; `one` and `other` are records.
+    """The names of the leaves whose values differ, by the rules of fingerprints; `one` and `other` are records."""
+    return tuple(leaf.name for leaf in payload if _compared(one, leaf) != _compared(other, leaf))
 
-    Raises:
-        ValueError: a value is none of its column's type.
-    """
-    return tuple(
-        leaf.name for leaf in payload if _plain(_at(one, leaf), leaf.kind) != _plain(_at(other, leaf), leaf.kind)
-    )
+
+def _compared(record: Mapping[str, Any], leaf: Leaf) -> Any:
+    value = _at(record, leaf)
+    try:
+        return _plain(value, leaf.kind)
+    except (ValueError, KeyError, ArithmeticError):  # written while the column had another type
+        return str(value)
 
 
 def _at(record: Any, leaf: Leaf) -> Any:
@@ -31,6 +33,8 @@ def _at(record: Any, leaf: Leaf) -> Any:
 
 
 def _plain(value: Any, kind: ColumnType) -> Any:
+    if kind.name == "struct":
+        return tuple(_plain(_at(value, leaf), leaf.kind) for leaf in leaves(kind.parts))
     if value is None:
         return None
     if kind.name == "array":
@@ -39,7 +43,5 @@ def _plain(value: Any, kind: ColumnType) -> Any:
         of_key, of_value = (part.type for part in kind.parts)
         entries = value.items() if isinstance(value, Mapping) else value
         return frozenset((_plain(key, of_key), _plain(one, of_value)) for key, one in entries)
-    if kind.name == "struct":
-        return tuple(_plain(_at(value, leaf), leaf.kind) for leaf in leaves(kind.parts))
     plain: Any = plain_values.of_row(value, kind)
     return "NaN" if plain != plain else plain

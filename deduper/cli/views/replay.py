@@ -95,7 +95,7 @@ def _verdict(report: ReplayReport) -> Text:
     if not report.is_executed:
         begun = (
             "a replay is under way: repeat with --execute"
-            if report.windows
+            if report.is_begun or report.windows
             else "nothing was changed: repeat with --execute"
         )
         return Text(begun, "yellow")

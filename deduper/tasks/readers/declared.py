@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deduper.arrow_columns import DeclaredColumn
@@ -116,6 +117,10 @@ class Declared:
         hi, lo = array_digest(key, kinds, self.salt, secure=self.is_secure)
         admissions = np.full(rows, int(Admission.ADMITTED), np.int8)
         expiry = self._expiry(columns, admissions, rows)
+        lacks = admissions != int(Admission.ADMITTED)
+        if lacks.any() and not self.layout.has_category:
+            # It may become an error for its key: the null says that it has no expiry key either.
+            expiry = pc.if_else(pa.array(lacks), pa.scalar(None, expiry.type), expiry)
         if self.null_is_error:
             # Takes precedence over the expiry key's admission: a record without a key is an error for its key.
             for column in key:

@@ -308,8 +308,10 @@ class Lines:
             with self._opened() as opened, suppress(UnreadableFile), decoding(self._path):
                 stream = _unpacked(self._path, opened)
                 left = skipped + read
-                while left:
-                    left -= len(stream.read(min(left, _BLOCK_BYTES)))
+                while left and (skips := len(stream.read(min(left, _BLOCK_BYTES)))):
+                    left -= skips
+                if left:
+                    return read  # another file lies there now, which `FilePart.check` says
                 while read < data.size and (more := stream.readinto(data[read : read + step])):
                     read += more
         return read

@@ -51,6 +51,24 @@ def test_a_payload_is_named_by_columns_and_paths(given: Any, names: list[str], t
     assert again.payload == config.payload
 
 
+def test_times_are_other_values_in_another_zone(tmp_path: Path) -> None:
+    """Fingerprints of another zone are not compared, if the payload has a time."""
+    berlin = {"spark.sql.session.timeZone": "Europe/Berlin"}
+    for given, is_same in (("all", False), ({"columns": ["meta.sent"]}, False), ({"columns": ["page"]}, True)):
+        here = load(tmp_path, fingerprint=given)
+        assert (here.payload_identity == load(tmp_path, fingerprint=given, spark=berlin).payload_identity) is is_same
+
+
+def test_columns_of_a_files_name_are_no_payload(tmp_path: Path) -> None:
+    """They say where a copy lies, as a topic and its offset do."""
+    source = {**SECTIONS["source"], "name_pattern": r"(?P<page>\w+)\.json"}  # type: ignore[dict-item]
+    assert [leaf.name for leaf in load(tmp_path, source=source, fingerprint="all").payload] == [
+        "at",
+        "meta.sent",
+        "meta.os",
+    ]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from bucket_store import failpoints
@@ -414,6 +416,48 @@ def test_records_of_the_future_come_last(new_job: Callable[..., Job]) -> None:
     assert report.judged == {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 8}
     raw = {row["_dedup"]["raw"] for row in read_rows(job.directory / "replayed" / "error")}
     assert raw == {json.dumps({"id": "poison", "ts": "2099-01-01T00:00:00Z"})}
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_records_without_key_and_time_leave_as_errors(new_job: Callable[..., Job], is_sorted: bool) -> None:
+    """They go with the record before them, whatever else is wrong; none is lost, and none has a time of its own."""
+    source = {"schema": "id string, ts bigint"}
+    expiry = {**EVENTS, "unit": "ms"}
+    job = new_job(source=source, key="id", expiry=expiry)
+    at = int(DAY0.timestamp()) * 1000
+    wrong: list[Record] = [{"id": None, "ts": (1 << 63) - 1}, {"id": "x"}, {"id": None}]
+    for number in range(2):
+        begin = at + number * (86_400_000 if is_sorted else 500)
+        rows = [{"id": f"{number}-{one}", "ts": begin + one * 1000} for one in range(40)]
+        mixed = [*wrong, *rows[:20], *wrong, *rows[20:], *wrong]
+        job.add_file(lines(mixed), f"{number}.json")
+    report = replayed(job)
+    assert report.judged == {"unique": 80, "duplicate": 0, "expired": 0, "error": 18}
+    assert len(ports(job)) == 98
+
+
+def test_a_range_takes_leading_records_without_time_with_the_first_that_has_one(new_job: Callable[..., Job]) -> None:
+    """Not as records of 1970."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    for day in range(2):
+        job.add_file(lines([{"id": "no time"}, *days()["A", day]]), f"A-{day}.json")
+    report = replayed(job, start="2024-01-07T00:00:00Z")
+    assert report.judged == {"unique": A_DAY, "duplicate": 0, "expired": 0, "error": 1}
+
+
+def test_a_damaged_column_is_one_error(new_job: Callable[..., Job]) -> None:
+    """Of Parquet, also a column that the order does not need."""
+    job = new_job(source={**SCHEMA, "file_format": "parquet"}, key="id", expiry=EVENTS)
+    mixed_parquet(job)
+    path = sorted((job.directory / "in").iterdir())[0]
+    stat, data = path.stat(), bytearray(path.read_bytes())
+    begin = parquet.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+    data[begin : begin + 200] = b"\xff" * 200
+    path.write_bytes(data)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    report = replayed(job)
+    assert report.judged["error"] == 1
+    assert sum(report.judged.values()) == 8 * A_DAY - 250 + 1
 
 
 def test_a_file_that_cannot_be_read_is_one_error(new_job: Callable[..., Job]) -> None:

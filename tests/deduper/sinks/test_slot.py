@@ -180,9 +180,22 @@ def test_a_topic_that_was_made_again_is_said_with_the_windows_that_it_lacks(
         slot.discard()
     (line,) = caplog.messages
     assert line.startswith(
-        "port unique, topic unique, window 2, slot 2: the topic was deleted and made again: the windows up to 1, "
-        "which were published, are not in it."
+        "port unique, topic unique, window 2, slot 2: its offset is gone: the topic, or the group, was deleted. "
+        "A topic that was made again lacks the windows up to 1."
     )
+
+
+def test_an_offset_that_may_have_expired_is_no_other_topic(
+    cluster: Cluster, staged: Callable[..., CommittedWindow], time_: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An idle job's offsets go after seven days; to judge its records again would repeat them."""
+    slot = slot_of()
+    publish(slot, staged(0))
+    slot.discard()
+    cluster.offsets.clear()
+    time_.now += 8 * DAY_S
+    assert publish(slot, staged(1)) == 3
+    assert caplog.messages == []
 
 
 def test_a_published_window_is_not_sent_again(cluster: Cluster, staged: Callable[..., CommittedWindow]) -> None:
