@@ -131,9 +131,9 @@ def check_left(left: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> 
 
 
 def _usable(keys: pa.RecordBatch) -> list[Any]:
-    """The columns of keys; NaN is no expiry key, so it may be any number."""
+    """The columns of keys; NaN and infinity are no expiry keys, so they may be any number."""
     return [
-        pc.if_else(pc.is_nan(column), 0.0, column) if pa.types.is_floating(column.type) else column
+        pc.if_else(pc.is_finite(column), column, 0.0) if pa.types.is_floating(column.type) else column
         for column in keys.columns
     ]
 
