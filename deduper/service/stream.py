@@ -34,9 +34,10 @@ _SETTINGS = {
     # The usual one starts processes for every file: 60 ms a batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # How often Spark looks whether a batch was planned: at 10 ms, an idle job takes 5 % of a core.
-    "spark.sql.streaming.pollingDelay": "25",
 }
+_POLLING = "spark.sql.streaming.pollingDelay"
+_LEAST_POLL_MS, _MOST_POLL_MS, _POLLS_A_TRIGGER = 10, 100, 40
+"""How often Spark looks whether a batch was planned. At its own 10 ms an idle job takes 5 % of a core."""
 _OWNER_CHECK_S = 1.0
 """Between two checks of the store's owner, and of the query."""
 _LOOK_S = 0.05
@@ -91,7 +92,8 @@ class WindowStream:
             batches = PlannedBatches(self._session)
             # Spark begins a batch as soon as there is one. When that is, the planner says.
             writer = batches.rows.writeStream.queryName(name).foreachBatch(self._judge)
-            with changed_settings(self._session, _SETTINGS):
+            poll_ms = min(_MOST_POLL_MS, max(_LEAST_POLL_MS, round(every_s * 1000 / _POLLS_A_TRIGGER)))
+            with changed_settings(self._session, {**_SETTINGS, _POLLING: f"{poll_ms}ms"}):
                 query = writer.option("checkpointLocation", f"{scratch.as_uri()}/checkpoint").start()
             planner = threading.Thread(target=self._plan_on, args=(batches, every_s), name="planner", daemon=True)
             planner.start()
