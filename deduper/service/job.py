@@ -293,7 +293,8 @@ def _owner_of_port(start: Start) -> contextlib.AbstractContextManager[None]:
 
 
 def _scratch(config: Config, owned: Ownership) -> contextlib.AbstractContextManager[Path]:
-    return query_folder(table_settings(config).disk_dir, owned.log.manifest.store_id)
+    tables = table_settings(config)
+    return query_folder(tables.memory_dir, tables.disk_dir, owned.log.manifest.store_id)
 
 
 def _trigger_ms(config: Config) -> int:

@@ -117,17 +117,23 @@ class ExchangeFolders:
 
 
 @contextlib.contextmanager
-def query_folder(disk_dir: str, store_id: str) -> Iterator[Path]:
-    """A folder for the checkpoint of this process's query; removed at the end.
+def query_folder(memory_dir: str, disk_dir: str, store_id: str) -> Iterator[Path]:
+    """A folder for the checkpoint of this process's query, where there is more room; removed at the end.
 
-    On the disk: Spark does not sync it, and ends a query whose checkpoint has no room. Memory may be full of tables.
+    It takes some KB. But Spark ends a query whose checkpoint has no room, and either place may be full of tables.
     """
-    folder, lock = _made(Path(disk_dir, _NAME), f"{store_id}-query-")
+    home = max(homes(memory_dir, disk_dir), key=_room)
+    folder, lock = _made(home, f"{store_id}-query-")
     try:
         yield folder
     finally:
         _remove(folder)
         os.close(lock)
+
+
+def _room(home: Path) -> int:
+    there = next(path for path in (home, *home.parents) if path.exists())
+    return shutil.disk_usage(there).free
 
 
 def homes(memory_dir: str, disk_dir: str) -> tuple[Path, Path]:
