@@ -167,7 +167,7 @@ def _judge(
             if not console.is_terminal:  # there is no bar to watch
                 console.print(progress_line(batch), highlight=False, soft_wrap=True)
 
-        summary = run(config, once=True, max_windows=None, take_over=False, on_progress=on_progress)
+        summary = run(config, once=True, on_progress=on_progress)
     return judged, summary
 
 

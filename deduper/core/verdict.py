@@ -82,6 +82,12 @@ class Admission(IntEnum):
         return TupleVerdict.EXPIRED if self < Admission.MALFORMED else TupleVerdict.ERROR
 
 
+CONFLICT_REASONS: Final = (
+    DUPLICATE_REASONS[CONFLICT],
+    DUPLICATE_REASONS[CONFLICT_IN_WINDOW],
+    Admission.CONFLICT_REFUSED.reason,
+)
+"""The reasons of copies with another payload than the first copy's, of both ports."""
 FIRST_DUPLICATE_CODE: Final = max(Admission) + 1
 """The reasons of duplicates are numbered from here, in the order of `DUPLICATE_REASONS`."""
 REASONS: Final = (

@@ -34,7 +34,7 @@ from deduper.sources.files.reading import file_reading
 from deduper.spark.hdfs_login import LogsIn
 from deduper.window.completeness import REPLAY, replay_is_open
 from deduper.window.present_clock import wall_clock_us
-from deduper.window.progress import BatchProgress, RemainingInput, RunSummary
+from deduper.window.progress import BatchProgress, RemainingInput
 from deduper.window.recovery import Ownership
 
 if TYPE_CHECKING:
@@ -155,11 +155,12 @@ def replay(
     if planned.is_over:  # an earlier run may have been killed before it had finished
         return _finished(own, asked, planned, twin)
     if planned.order == "arrival":
-        summary = _run(own, on_progress, session, clock, None)
+        summary = run(own, once=True, on_progress=on_progress, session=session, clock=clock)
     else:
         bounds = bounds_of(config, asked, clock())
         opening = _Opening(bounds, clock(), slice_bytes, window_bytes, twin)
-        summary = _run(own, opening.with_rows_left(on_progress), session, clock, opening)
+        shown = opening.with_rows_left(on_progress)
+        summary = run(own, once=True, on_progress=shown, session=session, clock=clock, opened=opening)
     state = _state(own)
     is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(state))
     report = replace(planned, windows=state.next_window, judged=dict(state.totals), is_over=is_over)
@@ -167,25 +168,6 @@ def replay(
         return report
     failpoints.hit("replay.drained")
     return _finished(own, asked, report, twin)
-
-
-def _run(
-    config: Config,
-    on_progress: Callable[[BatchProgress], None],
-    session: SparkSession | None,
-    clock: Callable[[], int],
-    opening: _Opening | None,
-) -> RunSummary:
-    return run(
-        config,
-        once=True,
-        max_windows=None,
-        take_over=False,
-        on_progress=on_progress,
-        session=session,
-        clock=clock,
-        opened=opening,
-    )
 
 
 class _Opening:

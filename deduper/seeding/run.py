@@ -207,8 +207,6 @@ def seed(
     summary = run(
         seed_config(config, given),
         once=True,
-        max_windows=None,
-        take_over=False,
         on_progress=on_progress,
         session=session,
         clock=clock,

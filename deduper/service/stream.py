@@ -150,6 +150,8 @@ class WindowStream:
                 batches.add(parts)
                 while self._goes_on and not self._judged.wait(_LOOK_S):
                     pass
+            else:
+                self._is_over.wait(_LEAST_POLL_MS / 1000)  # a trigger may be shorter
             while self._goes_on and (left := due - time.monotonic()) > 0:
                 self._is_over.wait(min(left, _LOOK_S))
         if self._windows.failure is not None:

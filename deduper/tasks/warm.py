@@ -44,7 +44,7 @@ class JobKernels:
         return cls(**{**values, "forms": tuple(values["forms"])})
 
     def load(self) -> None:
-        """Load the kernels, those that are in no cache as compiled anew. Safe to repeat."""
+        """Load the kernels; those that are in no cache are compiled. Safe to repeat."""
         from bucket_store.compiled import ready
         from bucket_store.tables import kernels, matching
         from deduper.core import clock, digest_kernels, judge, statistics

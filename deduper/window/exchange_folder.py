@@ -68,9 +68,8 @@ class ExchangeFolders:
     def _has_memory(self) -> bool:
         if self._is_memory_full:
             return False
-        place = next(place for place in (self._memory, *self._memory.parents) if place.exists())
         left = 0 if self._left is None else _size(self._left)
-        return shutil.disk_usage(place).free + left > max(_LEAST_ROOM, 2 * self._greatest_bytes)
+        return _room(self._memory) + left > max(_LEAST_ROOM, 2 * self._greatest_bytes)
 
     def _made_in_memory(self, attempt: Attempt) -> Path | None:
         try:

@@ -314,3 +314,18 @@ def test_a_planner_that_cannot_reach_spark_ends_the_run(session: SparkSession, m
     made = Made(Source("a"))
     assert made.run(session, drain=True) == []
     assert str(made.failure) == "out of memory"
+
+
+def test_the_shortest_trigger_does_not_spin(session: SparkSession) -> None:
+    """A source without anything new is asked a hundred times a second at most."""
+    source, asked = Source(), list[float]()
+    made = Made(source)
+
+    def count() -> None:
+        asked.append(time.monotonic())
+        if asked[-1] - asked[0] > 0.5:
+            made.stop.request("max")
+
+    source.then = count
+    assert made.run(session, drain=False, trigger_ms=0) == []
+    assert len(asked) < 100

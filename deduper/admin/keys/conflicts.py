@@ -1,6 +1,6 @@
 """The newest conflicts of a job by the outputs: which keys conflict most, and in which columns.
 
-The usual finding is one column that a retry carries anew, or one producer whose counter began again.
+The usual finding is one column that a retry changes, or one producer whose counter began again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from deduper.admin.keys.payloads import differing
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.model import Config
-from deduper.core.verdict import CONFLICT, CONFLICT_IN_WINDOW, DUPLICATE_REASONS, Admission, TupleVerdict
+from deduper.core.verdict import CONFLICT_REASONS, TupleVerdict
 from deduper.errors import UsageError
 from deduper.sinks.published import FoundRow, published_files, rows_where
 from deduper.text.wrong import masked
@@ -21,7 +21,6 @@ from deduper.text.wrong import masked
 MOST = 1000
 """So many of the newest conflicts are looked at."""
 _MOST_KEYS = 20
-_REASONS = (DUPLICATE_REASONS[CONFLICT], DUPLICATE_REASONS[CONFLICT_IN_WINDOW], Admission.CONFLICT_REFUSED.reason)
 _UNIQUE = TupleVerdict.UNIQUE.port
 
 
@@ -64,7 +63,7 @@ def conflicts_of(store: OpenStore, *, values: bool = False) -> ConflictReport:
             columns.update(differing(config.payload, row.record, first.record))
     totals = store.log.state.reason_totals
     return ConflictReport(
-        total=sum(totals.get(reason, 0) for reason in _REASONS),
+        total=sum(totals.get(reason, 0) for reason in CONFLICT_REASONS),
         looked_at=len(found),
         compared=compared,
         columns=dict(columns.most_common()),
@@ -81,7 +80,7 @@ def _newest(store: OpenStore, config: Config) -> Iterator[FoundRow]:
     count = 0
     for file in sorted(files, key=lambda file: -file.window):
         try:
-            rows = rows_where(file.path, config.source.parsed_columns, "reason", _REASONS)
+            rows = rows_where(file.path, config.source.parsed_columns, "reason", CONFLICT_REASONS)
         except FileNotFoundError:
             continue
         yield from rows[: MOST - count]

@@ -28,7 +28,7 @@ from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.digests import KeyValue
-from deduper.core.verdict import Admission, TupleVerdict
+from deduper.core.verdict import CONFLICT_REASONS, Admission, TupleVerdict
 from deduper.errors import DeduperError, UsageError
 from deduper.sinks.published import FoundRow, PublishedFile, SoughtKey, find_rows, published_files
 from deduper.units import UnitError, format_time, parse_duration, parse_time
@@ -180,7 +180,7 @@ def _differing(
     config: Config, copy: SeenCopy, records: Mapping[tuple[int, str | None], Mapping[str, Any]]
 ) -> tuple[str, ...]:
     """In what a conflict differs from its first copy, if the rows of both were found."""
-    if "conflict" not in copy.reason or copy.first is None or config.payload is None:
+    if copy.reason not in CONFLICT_REASONS or copy.first is None or config.payload is None:
         return ()
     first = records.get((copy.first["window"], copy.first["place"]))
     own = records.get((copy.window, copy.place))

@@ -325,7 +325,7 @@ def replay(
         sets = [word for text in overrides or () for word in ("--set", text)]
         flags = [flag for flag, is_on in (("--json", as_json), ("--verbose", verbose)) if is_on]
         sys.stdout.flush()
-        # The same process, so that a supervisor's signals reach the job; its memory begins anew.
+        # The same process, so that a supervisor's signals reach the job, with new memory.
         os.execv(sys.executable, [sys.executable, "-m", "deduper", "run", str(config), *sets, *flags])
 
 

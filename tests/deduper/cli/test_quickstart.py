@@ -37,8 +37,8 @@ class StandIn:
         config: Config,
         *,
         once: bool,
-        max_windows: int | None,
-        take_over: bool,
+        max_windows: int | None = None,
+        take_over: bool = False,
         on_progress: Callable[[BatchProgress], None],
     ) -> RunSummary:
         assert (once, max_windows, take_over) == (True, None, False)

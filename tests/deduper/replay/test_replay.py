@@ -22,7 +22,6 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
@@ -34,6 +33,7 @@ from deduper.replay.settings import Asked, replay_config
 from deduper.replay.survey import FileMovedError
 from deduper.testing import Oracle, Row, Settings
 from tests import triggers
+from tests.deduper.killed_runs import Killed, killing
 from tests.spark.harness import Job, read_rows
 
 pytestmark = pytest.mark.slow
@@ -61,27 +61,10 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Jo
     return make
 
 
-class Killed(Exception):
-    """The process ends here."""
-
-
 @pytest.fixture
 def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Names the failpoint at whose hit a run ends; for `window.4.record@2` its second one."""
-    armed = {"point": "", "left": 0}
-
-    def hit(name: str) -> None:
-        if name == armed["point"]:
-            armed["left"] -= 1  # type: ignore[operator]
-            if not armed["left"]:
-                raise Killed(name)
-
-    def arm(point: str) -> None:
-        name, _, nth = point.partition("@")
-        armed.update(point=name, left=int(nth or 1))
-
-    monkeypatch.setattr(failpoints, "hit", hit)
-    return arm
+    """See `killing`."""
+    return killing(monkeypatch)
 
 
 def replayed(job: Job, *, slice_bytes: int = 4000, window_bytes: int = 9000, **asked: Any) -> ReplayReport:

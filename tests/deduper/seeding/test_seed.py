@@ -28,6 +28,7 @@ from deduper.seeding.source import SeedInput
 from deduper.testing import Oracle, Row, Settings
 from deduper.window.completeness import complete_since, is_complete
 from tests import triggers
+from tests.deduper.killed_runs import Killed, killing
 from tests.spark.harness import Job
 
 pytestmark = pytest.mark.slow
@@ -86,10 +87,6 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Jo
     return make
 
 
-class Killed(Exception):
-    """The process ends here."""
-
-
 def seeded_with_kills(job: Job, given: SeedInput, points: tuple[str, ...], kill: Callable[[str], None]) -> SeedReport:
     """The seed, killed once at each of these points and repeated."""
     for point in points:
@@ -102,21 +99,8 @@ def seeded_with_kills(job: Job, given: SeedInput, points: tuple[str, ...], kill:
 
 @pytest.fixture
 def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Names the failpoint at whose hit a run ends; for `window.4.record@2` its second one."""
-    armed = {"point": "", "left": 0}
-
-    def hit(name: str) -> None:
-        if name == armed["point"]:
-            armed["left"] -= 1  # type: ignore[operator]
-            if not armed["left"]:
-                raise Killed(name)
-
-    def arm(point: str) -> None:
-        name, _, nth = point.partition("@")
-        armed.update(point=name, left=int(nth or 1))
-
-    monkeypatch.setattr(failpoints, "hit", hit)
-    return arm
+    """See `killing`."""
+    return killing(monkeypatch)
 
 
 POINTS = (
