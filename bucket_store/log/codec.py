@@ -50,6 +50,9 @@ _OLDEST_VERSION = 1
 _ENVELOPE = struct.Struct("<BBIQQ16sqq")
 _PAYLOAD_OFFSET = BODY_OFFSET + _ENVELOPE.size
 _NAME_DIGITS = 20
+HEADER_BYTES = 48
+"""A record up to its nonce."""
+_NONCE_BYTES = 16
 
 _KINDS: dict[int, type[Any]] = {
     1: ClaimRecord,
@@ -71,6 +74,11 @@ def record_name(number: int) -> str:
 def record_number(name: str) -> int | None:
     """The number of the record in a file of this name; None when no record has such a name."""
     return int(name) if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+def nonce_of(header: bytes) -> bytes:
+    """The nonce in the first `HEADER_BYTES` of a record's file; of fewer bytes none, or a part of it."""
+    return header[HEADER_BYTES - _NONCE_BYTES : HEADER_BYTES]
 
 
 def encode_record(record: LogRecord) -> bytes:

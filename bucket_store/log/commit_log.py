@@ -6,11 +6,13 @@ A record is placed in these steps:
        `snapshot_every`, it first places the snapshot that has to stand there)
     b  the record's file is created under its number (`Names.create`): of all racers one gets the name. If the storage
        cannot say who, the record in the slot is read back, and its nonce names the writer; then the directory is synced
-    c  the log is listed and read on. The slot may have been free only because another owner's record in it was folded
-       and deleted; the newer snapshot names that owner's claim, by its nonce: an epoch has one owner
+    c  the record before is looked at. If it has changed, the log is listed and read on: the slot may have been free
+       only because another owner's record in it was folded and deleted. The newer snapshot names that owner's claim,
+       by its nonce: an epoch has one owner
 
-Readers start at the greatest number that is a multiple of `snapshot_every`, so records below a snapshot never
-count. Folded records are deleted in ascending order and after a grace, for readers that listed before the snapshot.
+A look at one number takes the place of a listing, see "Looks at the log" in FORMAT.md. Readers start at the greatest
+number that is a multiple of `snapshot_every`, so records below a snapshot never count. Folded records are deleted in
+ascending order and after a grace, for readers that listed before the snapshot.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import errno
 import secrets
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +29,15 @@ from typing import Any
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
 from bucket_store.filesystem import is_temporary
-from bucket_store.log.codec import decode_record, demand_kind, encode_record, record_name, record_number
+from bucket_store.log.codec import (
+    HEADER_BYTES,
+    decode_record,
+    demand_kind,
+    encode_record,
+    nonce_of,
+    record_name,
+    record_number,
+)
 from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.log.manifest import Manifest, new_manifest, place_manifest, read_manifest
 from bucket_store.log.records import (
@@ -53,8 +64,8 @@ DEFAULT_GRACE_US = 3_600_000_000
 class CommitLog:
     """One process's access to the log of a store: reads it, and after `claim_epoch` places records.
 
-    `place`, `refresh` and `check_owner` of several threads run one after another; all else is for one thread. The
-    `state` is a value and may go anywhere.
+    `place`, `refresh`, `check_owner` and `look_ahead` of several threads run one after another; all else is for one
+    thread. The `state` is a value and may go anywhere.
     """
 
     def __init__(self, root: Place, manifest: Manifest) -> None:
@@ -64,6 +75,8 @@ class CommitLog:
         self._directory = root / DIRECTORY
         self._every = manifest.snapshot_every
         self._state = LogState()
+        self._nonce = b""
+        """Of the last record of the state."""
         self._epoch: int | None = None
         self._published_through = -1
         self._purged_through = -1
@@ -125,16 +138,13 @@ class CommitLog:
         return self._epoch
 
     def refresh(self) -> LogState:
-        """Read the records placed since. Without any, two names are checked, and nothing is listed or read.
+        """Read the records placed since. Without any, two numbers are looked at, and nothing is listed.
 
         Raises:
             CorruptionError, UnknownFormatError: as `open`.
         """
         with self._lock:
-            number = self._state.next_number
-            # In this order: deletion ascends, so when the record before is still there, an absent one was never placed.
-            if self._exists(number) or not self._exists(number - 1):
-                self._catch_up()
+            self._read_on()
             return self._state
 
     def claim_epoch(self, owner: str, wall_us: int) -> int:
@@ -162,7 +172,7 @@ class CommitLog:
                 break
             # The old owner was faster into this slot. A claim takes the very slot it commits in, so this cannot last.
             self._catch_up()
-        self._settle(record.number, after)
+        self._settle(record, after, lists=True)
         # By the claim's nonce: its slot may have been free only because the claim that had it was folded and deleted.
         if self._state.lineage[-1][1] != record.nonce:
             raise FencedError(f"{self.root}: another claim of epoch {self._state.epoch} has taken over from this one")
@@ -173,8 +183,8 @@ class CommitLog:
         """Add a record to the log, after the snapshot if one is due: the state after it. Durable on return.
 
         Raises:
-            FencedError: a higher epoch has claimed the store. If the record is in the log all the same, the new owner
-                sees it; this process publishes nothing.
+            FencedError: a higher epoch has claimed the store, and the record does not count. After a claim above the
+                record nothing is raised here: the new owner sees it, and `look_ahead` sees the claim.
             NotCommittedError: the record is certainly not in the log: it does not follow the state, could not be
                 written, or its slot holds another record.
             MaybeCommittedError: only a fresh reading shows it.
@@ -208,11 +218,13 @@ class CommitLog:
                 raise NotCommittedError(f"{path} holds another record: {exc}") from exc
             self._demand_ownership()
             raise NotCommittedError(f"{path} holds another record of epoch {epoch}")
-        self._settle(record.number, after)
+        self._settle(record, after)
         return self._state
 
-    def check_owner(self) -> None:
-        """Read the claims again: before every step that others can see.
+    def look_ahead(self) -> None:
+        """Look for a later claim, before work that it would make useless. One look.
+
+        A claim that was folded away since this process last read the log is not seen: `check_owner` sees it.
 
         Raises:
             FencedError: a higher epoch has claimed the store.
@@ -220,7 +232,20 @@ class CommitLog:
         """
         with self._lock:
             self._own_epoch()
-            self._catch_up()
+            if self._nonce_at(self._state.next_number) is not None:
+                self._catch_up()
+            self._demand_ownership()
+
+    def check_owner(self) -> None:
+        """Look for a later claim, before a step that no later owner can undo. Two looks.
+
+        Raises:
+            FencedError: a higher epoch has claimed the store.
+            ValueError: no epoch was claimed through this object.
+        """
+        with self._lock:
+            self._own_epoch()
+            self._read_on()
             self._demand_ownership()
 
     def forget_outputs(self, through_window: int) -> None:
@@ -310,8 +335,21 @@ class CommitLog:
     def _path(self, number: int) -> Place:
         return self._directory / record_name(number)
 
-    def _exists(self, number: int) -> bool:
-        return self._path(number).exists()
+    def _nonce_at(self, number: int) -> bytes | None:
+        """The nonce of the record at a number; None where none is, empty where it is damaged."""
+        try:
+            return nonce_of(self._path(number).read_range(0, HEADER_BYTES))
+        except FileNotFoundError:
+            return None
+        except CorruptionError:
+            return b""  # of a storage with checksums of its own
+
+    def _read_on(self) -> None:
+        """Fold what is beyond the state; two looks if there is nothing."""
+        number = self._state.next_number
+        # In this order: while the first record at a number is there, none was ever deleted at the next one.
+        if self._nonce_at(number) is not None or self._nonce_at(number - 1) != self._nonce:
+            self._catch_up()
 
     def _numbers(self, start: int = 0) -> list[int]:
         """The numbers from `start` on in the log's directory, ascending."""
@@ -352,9 +390,9 @@ class CommitLog:
             first = max(self._state.next_number, self._snapshot_at(newest))
             if first > newest:
                 return
-            state, fault = self._state, None
+            state, fault, nonces = self._state, None, deque([self._nonce], maxlen=1)
             try:
-                state = fold_all(self._state, self._read_all(range(first, newest + 1)))
+                state = fold_all(self._state, self._read_all(range(first, newest + 1), nonces))
             except FileNotFoundError as exc:
                 where = str(self._directory)
                 fault = CorruptionError("missing record", file=where, offset=0, expected="every number", found=str(exc))
@@ -365,11 +403,17 @@ class CommitLog:
                 continue
             if fault is not None:
                 raise fault
-            self._state = state
+            self._state, self._nonce = state, nonces[0]
             return
 
-    def _read_all(self, numbers: range) -> Iterator[LogRecord]:
-        """Records in their order; of a store elsewhere many are read at a time, since each read waits for a network."""
+    def _read_all(self, numbers: range, nonces: deque[bytes]) -> Iterator[LogRecord]:
+        """Records in their order, and their nonces."""
+        for record in self._read_each(numbers):
+            nonces.append(record.nonce)
+            yield record
+
+    def _read_each(self, numbers: range) -> Iterator[LogRecord]:
+        """Of a store elsewhere many are read at a time, since each read waits for a network."""
         if self.root.is_local or len(numbers) < 2:
             yield from map(self._read, numbers)
             return
@@ -407,7 +451,8 @@ class CommitLog:
         while self._state.next_number % self._every == 0:
             record = self._envelope(self._state.epoch, LogSnapshot(self._state))
             # Another writer's snapshot is as good: it folds the same records. The next record shows the owner.
-            self._settle(record.number, fold(self._state, self._write(record)))
+            record = self._write(record)
+            self._settle(record, fold(self._state, record))
             failpoints.hit("log.snapshot")
 
     def _write(self, record: LogRecord) -> LogRecord:
@@ -454,17 +499,21 @@ class CommitLog:
         except OSError:
             return False  # The first error is the one to report.
 
-    def _settle(self, number: int, after: LogState) -> None:
-        """With record `number` in its slot, take the state `after` it and all that follows, if the store is still ours.
+    def _settle(self, record: LogRecord, after: LogState, *, lists: bool = False) -> None:
+        """With the record in its slot, take the state `after` it, if the slot was free because nobody had taken it.
+
+        Else, and with `lists`, take all that follows too.
 
         Raises:
             FencedError: a higher claim stands above it, or the log has gone on without it.
-            MaybeCommittedError: the log could not be listed or read.
+            MaybeCommittedError: the log could not be looked at, listed or read.
         """
+        before, self._nonce, self._state = self._nonce, record.nonce, after
         try:
-            self._state = after
-            self._catch_up()
+            if lists or self._nonce_at(record.number - 1) != before:
+                self._catch_up()
         except OSError as exc:
-            raise MaybeCommittedError(f"{self._path(number)} is placed, but the log cannot be read: {exc}") from exc
+            where = self._path(record.number)
+            raise MaybeCommittedError(f"{where} is placed, but the log cannot be read: {exc}") from exc
         if self._epoch is not None:
             self._demand_ownership()

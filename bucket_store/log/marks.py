@@ -69,9 +69,12 @@ def decode_intent(data: bytes, *, file: str) -> Intent | None:
 def write_intent(root: Place, intent: Intent) -> None:
     """Replace the intent of the intent's epoch."""
     directory = root / INTENTS_DIRECTORY
-    if not directory.exists():
+    place, data = directory / f"{intent.epoch:0{_EPOCH_DIGITS}d}", encode_intent(intent)
+    try:
+        place.replace(data)
+    except FileNotFoundError:  # the first one of a store
         directory.make_directories()
-    (directory / f"{intent.epoch:0{_EPOCH_DIGITS}d}").replace(encode_intent(intent))
+        place.replace(data)
 
 
 def read_intents(root: Place) -> list[Intent]:

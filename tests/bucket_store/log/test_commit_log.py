@@ -163,22 +163,23 @@ def test_a_damaged_record_stops_the_reader_and_names_the_file(tmp_path: Path) ->
 
 
 def test_a_commit_costs_one_file_sync_and_one_directory_sync(tmp_path: Path) -> None:
-    """And no reading of anything."""
+    """And a look at the record before; nothing is listed."""
     files = FaultyFiles()
     log = new_log(tmp_path, fs=files)
     files.calls.clear()
     log.place(commit(0))
-    assert [name for name, _ in files.calls] == ["write_file", "link", "fsync_dir", "remove", "listdir"]
+    assert [name for name, _ in files.calls] == ["write_file", "link", "fsync_dir", "remove", "open"]
 
 
-def test_refreshing_after_ones_own_commit_neither_lists_nor_reads(tmp_path: Path) -> None:
-    """Two look-ups of names."""
+@pytest.mark.parametrize(("look", "numbers"), [("refresh", [4, 3]), ("check_owner", [4, 3]), ("look_ahead", [4])])
+def test_looking_for_records_lists_nothing(tmp_path: Path, look: str, numbers: list[int]) -> None:
+    """Two numbers at most, in this order."""
     files = FaultyFiles()
     log = new_log(tmp_path, fs=files)
     advance(log, 2)
     files.calls.clear()
-    log.refresh()
-    assert [name for name, _ in files.calls] == ["exists", "exists"]
+    getattr(log, look)()
+    assert files.calls == [("open", tmp_path / "log" / record_name(number)) for number in numbers]
 
 
 def test_refreshing_reads_only_what_is_new(tmp_path: Path) -> None:
@@ -262,9 +263,10 @@ def test_of_two_claims_at_one_moment_the_slower_is_fenced(tmp_path: Path) -> Non
     racer.check_owner()
 
 
-@pytest.mark.parametrize("moment", ["fsync_dir", "listdir"])
-def test_a_claim_right_after_ones_own_commit_fences_its_writer(tmp_path: Path, moment: str) -> None:
-    """The commit is in the log and the new owner sees it; the old one publishes nothing."""
+@pytest.mark.parametrize("look", ["look_ahead", "check_owner"])
+@pytest.mark.parametrize("moment", ["fsync_dir", "open"])
+def test_a_claim_right_after_ones_own_commit_fences_its_writer(tmp_path: Path, moment: str, look: str) -> None:
+    """The commit is in the log and the new owner sees it; before the old one publishes, it sees the claim."""
     files = FaultyFiles()
     old = new_log(tmp_path, fs=files)
     new = CommitLog.open(local_place(tmp_path))
@@ -274,8 +276,9 @@ def test_a_claim_right_after_ones_own_commit_fences_its_writer(tmp_path: Path, m
             new.claim_epoch("second", 7)
 
     files.fault = meanwhile  # type: ignore[assignment]
+    old.place(commit(0))
     with pytest.raises(FencedError):
-        old.place(commit(0))
+        getattr(old, look)()
     assert (new.refresh().next_window, new.state.epoch) == (1, 2)
 
 
@@ -328,14 +331,16 @@ def test_a_snapshot_above_ones_number_is_no_claim(tmp_path: Path, is_deleted: bo
     advance(log, 1)
 
     def meanwhile(index: int, name: str, path: Path) -> None:
-        if name == "listdir":
+        if name == "fsync_dir":
             files.fault = None
             die_after_the_due_snapshot(tmp_path)
             if is_deleted:
                 CommitLog.open(local_place(tmp_path)).delete_folded(grace_us=0)
 
     files.fault = meanwhile  # type: ignore[assignment]
-    assert log.place(commit(1)) == CommitLog.open(local_place(tmp_path)).state
+    log.place(commit(1))
+    log.check_owner()
+    assert log.state == CommitLog.open(local_place(tmp_path)).state
     assert log.state.next_window == 2
     advance(log, 1)
     assert CommitLog.open(local_place(tmp_path)).state == log.state
@@ -347,7 +352,7 @@ def test_a_claimer_that_was_overtaken_up_to_the_next_snapshot_places_that_too(tm
     advance(old, 2)  # records 2 and 3
 
     def meanwhile(index: int, name: str, path: Path) -> None:
-        if name == "listdir" and (tmp_path / "log" / record_name(4)).exists() and old.state.next_number == 4:
+        if name == "fsync_dir" and (tmp_path / "log" / record_name(4)).exists() and old.state.next_number == 4:
             advance(old, 3)  # records 5, 6 and 7
 
     new = CommitLog.open(local_place(tmp_path, FaultyFiles(meanwhile)))  # type: ignore[arg-type]
@@ -413,7 +418,7 @@ def test_a_write_or_link_that_failed_is_not_committed(tmp_path: Path, name: str)
     assert log.place(commit(0)).next_window == 1
 
 
-@pytest.mark.parametrize("name", ["fsync_dir", "listdir"])
+@pytest.mark.parametrize("name", ["fsync_dir", "open"])
 def test_after_the_link_an_error_leaves_it_open(tmp_path: Path, name: str) -> None:
     """The record is there but may not last, or may not count: only a fresh reading can tell."""
     files = FaultyFiles()

@@ -298,7 +298,40 @@ def test_a_record_of_a_writer_that_slept_is_not_read_in_a_deleted_one_s_place(tm
     assert log.state.epoch == 1
 
 
-def test_refreshing_after_a_snapshot_neither_lists_nor_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("act", ["refresh", "check_owner", "place"])
+def test_a_sleepers_record_in_the_number_before_hides_no_claim(tmp_path: Path, act: str) -> None:
+    """All that was read is folded and deleted, and a writer that slept since takes the number of the last one of it.
+
+    That name is there, the next one is not, and size and time of the file are those of the first: its nonce is not.
+    """
+    old = new_log(tmp_path, snapshot_every=4)
+    advance(old, 1)
+    last = tmp_path / "log" / record_name(2)
+    size, time_ns = last.stat().st_size, last.stat().st_mtime_ns
+    advance_as("second", CommitLog.open(local_place(tmp_path)), 6)
+    fold_away(CommitLog.open(local_place(tmp_path)))
+    last.write_bytes(encode_record(envelope(2, commit(0))))
+    os.utime(last, ns=(time_ns, time_ns))
+    assert (last.stat().st_size, (tmp_path / "log" / record_name(3)).exists()) == (size, False)
+    if act == "refresh":
+        assert old.refresh().epoch == 2
+    else:
+        with pytest.raises(FencedError):
+            old.place(commit(1)) if act == "place" else old.check_owner()
+    assert CommitLog.open(local_place(tmp_path)).state == old.state
+
+
+def test_a_damaged_record_is_no_later_owner(tmp_path: Path) -> None:
+    """The log goes on in the owner's memory; its next snapshot holds what the record said."""
+    log = new_log(tmp_path, snapshot_every=4)
+    advance(log, 1)
+    (tmp_path / "log" / record_name(2)).write_bytes(b"BSLOGREC")
+    log.check_owner()
+    advance(log, 2)
+    assert CommitLog.open(local_place(tmp_path)).state == log.state
+
+
+def test_refreshing_after_a_snapshot_lists_nothing(tmp_path: Path) -> None:
     """Though all before the snapshot is deleted: the record before the next one is there."""
     files = FaultyFiles()
     log = new_log(tmp_path, snapshot_every=4, fs=files)
@@ -309,7 +342,7 @@ def test_refreshing_after_a_snapshot_neither_lists_nor_reads(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "log").iterdir()] == [record_name(4)]
     files.calls.clear()
     log.refresh()
-    assert [name for name, _ in files.calls] == ["exists", "exists"]
+    assert [name for name, _ in files.calls] == ["open", "open"]
 
 
 def test_records_that_go_while_they_are_read_are_passed_over(tmp_path: Path) -> None:
@@ -368,10 +401,10 @@ def test_errors_of_the_disk_while_the_log_is_read_on_leave_it_open(tmp_path: Pat
     other: list[CommitLog] = []
 
     def meanwhile(index: int, name: str, path: Path) -> str | None:
-        if name == "listdir" and not other:
+        if name == "fsync_dir" and not other:
             other.append(CommitLog.open(local_place(tmp_path)))
             other[0].claim_epoch("second", 7)
-        return "before" if name == "read" else None
+        return "before" if name == "open" else None
 
     files.fault = meanwhile
     with pytest.raises(MaybeCommittedError):

@@ -101,7 +101,7 @@ def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
     for window in (3, 4):
         prepare_published(local_place(path, files), Published("ab", window, 1)).put()
     assert read_published(local_place(path)) == Published("ab", 4, 1)
-    assert {name for name, _ in files.calls} == {"exists", "write_file", "replace"}
+    assert {name for name, _ in files.calls} == {"write_file", "replace"}
     assert sorted(child.name for child in tmp_path.iterdir()) == ["intents", "published"]
 
 

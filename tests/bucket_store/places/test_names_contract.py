@@ -157,6 +157,18 @@ def test_what_is_absent(root: Place) -> None:
     assert absent.entries() == []
 
 
+def test_a_file_in_an_absent_directory(root: Place) -> None:
+    """Where directories are no more than parts of names, it is simply there."""
+    inner = root / "absent" / "a"
+    if root.names.scheme in _WITHOUT_RENAME:
+        inner.replace(b"1")
+        assert inner.read() == b"1"
+    else:
+        with pytest.raises(FileNotFoundError):
+            inner.replace(b"1")
+        assert root.entries() == []
+
+
 def test_directories_are_walked_and_removed(root: Place) -> None:
     """All files below, whatever their depth."""
     deep = root / "a/b/c"

@@ -1,4 +1,4 @@
-"""The files of a store that a window makes: which it waits for, and which are written beside it."""
+"""The files of a store that a window makes, which of them it waits for, and how often it looks at others."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import DeletionRecord
 from bucket_store.places.local import LocalNames
-from bucket_store.places.place import Place, Prepared
+from bucket_store.places.place import Entry, Place, Prepared
 from bucket_store.threads import on_a_thread
 from tests.deduper.window.many_shards import ManyShards
 
 
 @dataclass(frozen=True, slots=True)
 class Watched(LocalNames):
-    """A storage that notes what is written in it, and whether on the thread that judges."""
+    """A storage that notes what is written in it, and whether on the thread that judges; and what is looked at."""
 
     scheme: str = "elsewhere"
     written: list[tuple[str, bool]] = field(default_factory=list)
+    looked: list[str] = field(default_factory=list)
 
     def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """Noted."""
@@ -28,9 +31,9 @@ class Watched(LocalNames):
         LocalNames.create(self, path, data, failpoint=failpoint)
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
-        """Noted."""
-        self._note(path)
+        """Noted once it is done: the first intent of a store finds no folder."""
         LocalNames.replace(self, path, data)
+        self._note(path)
 
     def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
         """Noted."""
@@ -41,6 +44,33 @@ class Watched(LocalNames):
         """Noted."""
         self._note(path)
         LocalNames.touch(self, path, data)
+
+    def read(self, path: PurePosixPath) -> bytes:
+        """Noted."""
+        return self._look("read", path) or LocalNames.read(self, path)
+
+    def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
+        """Noted."""
+        return self._look("look", path) or LocalNames.read_range(self, path, start, length)
+
+    def stat(self, path: PurePosixPath) -> Entry:
+        """Noted."""
+        return self._look("stat", path) or LocalNames.stat(self, path)
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """Noted."""
+        return self._look("exists", path) or LocalNames.exists(self, path)
+
+    def listed(self, path: PurePosixPath, *, after: str = "") -> list[str]:
+        """Noted."""
+        return self._look("list", path) or LocalNames.listed(self, path, after=after)
+
+    def entries(self, path: PurePosixPath) -> list[Entry]:
+        """Noted."""
+        return self._look("list", path) or LocalNames.entries(self, path)
+
+    def _look(self, how: str, path: PurePosixPath) -> None:
+        self.looked.append(f"{how} {path.parent.name}/{path.name}")
 
     def _note(self, path: PurePosixPath) -> None:
         self.written.append(("/".join(path.parts[-2:]), threading.current_thread() is threading.main_thread()))
@@ -63,3 +93,28 @@ def test_a_window_waits_for_one_new_file_its_record(tmp_path: Path, scheme: str)
             assert [name for name, is_waited_for in names.written if is_waited_for] == (
                 [record] if scheme == "elsewhere" else [name for name, _ in names.written]
             )
+
+
+@pytest.mark.parametrize("records", [0, 300])
+def test_a_window_lists_nothing_and_looks_at_six_records(tmp_path: Path, records: int) -> None:
+    """However long the log is: two before it, one behind its record, one ahead before its rows are public, two before
+    the mark. A check beside the windows is one more."""
+    names = Watched()
+    root = Place(names, PurePosixPath(tmp_path / "state"))
+    with closing(ManyShards(tmp_path, shards=2, pieces=1, root=root, in_background=on_a_thread)) as job:
+        for _ in range(records):
+            job.log.place(DeletionRecord((), wall_us=job.log.state.last_wall_us, through_window=-1))
+        job.run()  # the first one after a start makes a folder, and cleans the log
+        job.wait_until_published()
+        number = job.log.state.next_number
+        names.looked.clear()
+        job.run()
+        job.wait_until_published()
+        looked = [number, number - 1, number - 1, number + 1, number + 1, number]
+        assert names.looked == [f"look log/{one:020d}" for one in looked]
+        names.looked.clear()
+        job.log.look_ahead()
+        assert names.looked == [f"look log/{number + 1:020d}"]
+        names.looked.clear()
+        assert CommitLog.open(root).state == job.log.state
+        assert "list state/log" in names.looked
