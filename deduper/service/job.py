@@ -42,7 +42,7 @@ from deduper.spark.session import (
     require_promises,
     start_session,
 )
-from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
+from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores, is_one_process
 from deduper.window.completeness import require_none_open
 from deduper.window.exchange_folder import query_folder
 from deduper.window.last_known import noting
@@ -136,7 +136,8 @@ def run(
                 if not config.store.is_local:
                     on_progress = noting(config.store.url, on_progress)
                 reports = Reports(on_progress, metrics, watch, ErrorWatch())
-                windows = Windows(owned.log, runner, reports, stop, step, max_windows)
+                executors = not is_one_process(spark.sparkContext.master or DEFAULT_MASTER)
+                windows = Windows(owned.log, runner, reports, stop, step, max_windows, by_executors=executors)
                 try:
                     stream = WindowStream(source_for(windows), windows, stop, step, spark, _scratch(config, owned))
                     _run(stream, windows, stop, spark, config, drain=drain)

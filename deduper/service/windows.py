@@ -92,10 +92,17 @@ class Reports:
             self.metrics.source_files(pending=source.pending, changed=source.changed)
 
 
+_FIRST = "the first one, which takes some seconds"
+_FIRST_OF_EXECUTORS = (
+    "the first one: the executors start their Python workers, which compile the kernels that they find in no cache: a "
+    "minute or two"
+)
+
+
 class Windows:
     """Makes the windows of a run. For one thread at a time.
 
-    `failure` is that of a window, or of the ownership.
+    `failure` is that of a window, or of the ownership. `by_executors`: the processes that judge are on a cluster.
     """
 
     def __init__(
@@ -106,8 +113,11 @@ class Windows:
         stop: Stop,
         step: CurrentStep,
         max_windows: int | None,
+        *,
+        by_executors: bool = False,
     ) -> None:
         self._log = log
+        self._first = _FIRST_OF_EXECUTORS if by_executors else _FIRST
         self._runner = runner
         self._reports = reports
         self._stop = stop
@@ -148,7 +158,7 @@ class Windows:
         """
         if self._stop.is_requested:
             raise StopRequested(f"batch {batch_id} came after the stop")
-        first = None if self._made else "the first one, which takes some seconds"
+        first = None if self._made else self._first
         with self._step.of(f"window {self.next_number}", first), self._reports.window():
             committed = self._runner.run(WindowInput("", batch_id, batch), self._reports.window_ended)
         judged(committed)

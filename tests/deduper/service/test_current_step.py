@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from deduper.service.current_step import CurrentStep
+from deduper.service.stop import Stop
+from deduper.service.windows import Reports, Windows
 from deduper.window.progress import PROGRESS
 
 
@@ -39,3 +43,25 @@ def test_nothing_is_said_without_a_watch(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.INFO, PROGRESS.name), step.of("window 0"):
         time.sleep(0.05)
     assert lines(caplog) == []
+
+
+@pytest.mark.parametrize("by_executors", [False, True])
+def test_the_first_window_says_why_it_takes_longer(caplog: pytest.LogCaptureFixture, by_executors: bool) -> None:
+    """The workers of executors compile in silence, where no cache has their kernels."""
+    log = SimpleNamespace(state=SimpleNamespace(next_window=4))
+    runner = SimpleNamespace(run=lambda given, ended: given.source)
+    windows = Windows(
+        cast(Any, log),
+        cast(Any, runner),
+        Reports(lambda _: None),
+        Stop(),
+        CurrentStep(),
+        None,
+        by_executors=by_executors,
+    )
+    with caplog.at_level(logging.INFO, PROGRESS.name):
+        for number in range(2):
+            windows.make(cast(Any, SimpleNamespace()), number, judged=lambda _: None)
+    (line,) = lines(caplog)
+    assert line.startswith("window 4, the first one")
+    assert ("executors" in line and "compile the kernels" in line) == by_executors
