@@ -25,7 +25,7 @@ from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.errors import IntegrityError, UsageError
 from deduper.replay.making import FOLDER, Twin
-from deduper.replay.run import ReplayReport, plan_file, plan_replay, replay
+from deduper.replay.run import ReplayReport, plan_file, plan_replays, replay
 from deduper.replay.settings import Asked, replay_config
 from deduper.sinks.published import parquet_file, published_files
 from deduper.sinks.staging import staging_home
@@ -114,7 +114,7 @@ def plan_comparison(config: Config, other: Config, asked: Asked) -> Comparison:
         UsageError: as `plan_replay`, or the jobs cannot be compared.
     """
     pair = _paired(config, other)
-    here, there = (plan_replay(one, _asked(asked, name)) for one, name in zip(pair, (HERE, THERE), strict=True))
+    here, there = plan_replays([(one, _asked(asked, name)) for one, name in zip(pair, (HERE, THERE), strict=True)])
     return Comparison(here, there)
 
 
@@ -145,11 +145,11 @@ def compare(
         judge = partial(
             replay, on_progress=on_progress, session=given, slice_bytes=slice_bytes, window_bytes=window_bytes
         )
-        first = judge(here, asked_here, twin=Twin())
+        first = judge(here, asked_here, twin=Twin(), planned=planned.here)
         if not first.is_over:
             return replace(planned, here=first)
         file = plan_file(replay_config(here, asked_here))
-        second = judge(there, asked_there, twin=Twin(file))
+        second = judge(there, asked_there, twin=Twin(file), planned=planned.there)
         if not second.is_over:
             return replace(planned, here=first, there=second)
     finally:

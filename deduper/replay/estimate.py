@@ -47,7 +47,12 @@ class Estimate(AsJson):
 
 
 @dataclass(slots=True)
-class _Sample:
+class Sample:
+    """The first records of some files: what every rule over them costs is estimated from it."""
+
+    files: int = 0
+    total_bytes: int = 0
+    """Of all files; `file_bytes` is of the read ones."""
     rows: float = 0
     read: int = 0
     seconds: float = 0.0
@@ -57,13 +62,11 @@ class _Sample:
     last: Key | None = None
 
 
-def estimated(
-    config: Config, reading: FileReading, bounds: KeyRange, files: Sequence[ReplayFile], *, sorts: bool
-) -> Estimate:
-    """The cost of a replay of these files. Those that cannot be read count as none."""
+def sample_of(config: Config, reading: FileReading, bounds: KeyRange, files: Sequence[ReplayFile]) -> Sample:
+    """Read the first records of some of these files. Those that cannot be read count as none."""
     step = max(1, len(files) // _SAMPLED_FILES)
     chosen = dict.fromkeys([*files[::step], files[-1]])
-    sample = _Sample()
+    sample = Sample(len(chosen), sum(one.size_bytes for one in files))
     for file in chosen:
         try:
             part = reading.part(file.number, file)
@@ -71,8 +74,12 @@ def estimated(
                 _add(sample, config, reading, part, bounds)
         except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
             fault_of(exc, reading)
-    total = sum(one.size_bytes for one in files)
-    records = round(sample.rows * total / sample.file_bytes) if sample.file_bytes else 0
+    return sample
+
+
+def estimated(config: Config, sample: Sample, *, sorts: bool) -> Estimate:
+    """The cost of a replay of the files of a sample."""
+    records = round(sample.rows * sample.total_bytes / sample.file_bytes) if sample.file_bytes else 0
     a_record = sample.seconds / max(1, sample.read)
     factor = _READS_A_RECORD + (_SORTS_A_RECORD if sorts else 0.0)
     shown = config.expiry_key_scale.shown
@@ -83,11 +90,11 @@ def estimated(
         core_seconds=records * a_record * factor,
         state_bytes=_state_bytes(config, records, sample),
         output_bytes=round(records * sample.decoded_bytes / max(1, sample.read)),
-        sampled_files=len(chosen),
+        sampled_files=sample.files,
     )
 
 
-def _add(sample: _Sample, config: Config, reading: FileReading, part: FilePart, bounds: KeyRange) -> None:
+def _add(sample: Sample, config: Config, reading: FileReading, part: FilePart, bounds: KeyRange) -> None:
     began = time.process_time()
     read = 0
     for records in islice(reading.records(part), 1):
@@ -121,7 +128,7 @@ def _lines(config: Config, part: FilePart) -> float:
     return max(float(count), count * part.size_bytes * packed_share(part.path) / size)
 
 
-def _state_bytes(config: Config, records: int, sample: _Sample) -> int | None:
+def _state_bytes(config: Config, records: int, sample: Sample) -> int | None:
     period = config.period_steps
     if period is None or sample.first is None or sample.last is None:
         return None

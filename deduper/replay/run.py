@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import UsageError
-from deduper.replay.estimate import Estimate, estimated
+from deduper.replay.estimate import Estimate, Sample, estimated, sample_of
 from deduper.replay.keys import KeyRange
 from deduper.replay.making import FOLDER, PLAN, Making, Twin, source_files
 from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
@@ -91,6 +91,22 @@ def plan_replay(config: Config, asked: Asked, *, now_us: int | None = None) -> R
     Raises:
         UsageError: there is no such order or range, nothing is in the source, or the store has windows of a job.
     """
+    return plan_replays([(config, asked)], now_us=now_us)[0]
+
+
+def plan_replays(replays: Sequence[tuple[Config, Asked]], *, now_us: int | None = None) -> list[ReplayReport]:
+    """As `plan_replay`, of several replays of the same records: one sample of their files is for all."""
+    sample: Sample | None = None
+    plans = []
+    for config, asked in replays:
+        planned, sample = _plan(config, asked, now_us, sample)
+        plans.append(planned)
+    return plans
+
+
+def _plan(
+    config: Config, asked: Asked, now_us: int | None, sample: Sample | None
+) -> tuple[ReplayReport, Sample | None]:
     order = order_of(config, asked)
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
     own = replay_config(config, asked)
@@ -108,17 +124,14 @@ def plan_replay(config: Config, asked: Asked, *, now_us: int | None = None) -> R
         is_begun=REPLAY in state.extra,
     )
     if not isinstance(own.source, FilesSource) or planned.is_over:
-        return planned
+        return planned, sample
     files, waiting = source_files(own.source)
     if not files:
         raise UsageError(f"{own.source.place}: nothing is there to be replayed")
-    return replace(
-        planned,
-        files=len(files),
-        unfinished=waiting,
-        bytes=sum(one.size_bytes for one in files),
-        estimate=estimated(own, file_reading(own, own.source, bytes(16)), bounds, files, sorts=order == "time"),
-    )
+    sample = sample or sample_of(own, file_reading(own, own.source, bytes(16)), bounds, files)
+    estimate = estimated(own, sample, sorts=order == "time")
+    size_bytes = sum(one.size_bytes for one in files)
+    return replace(planned, files=len(files), unfinished=waiting, bytes=size_bytes, estimate=estimate), sample
 
 
 def _state(config: Config) -> LogState:
@@ -142,15 +155,16 @@ def replay(
     slice_bytes: int | None = None,
     window_bytes: int | None = None,
     twin: Twin | None = None,
+    planned: ReplayReport | None = None,
 ) -> ReplayReport:
-    """Do it, or go on with it. Called from the main thread, as `service.job.run`.
+    """Do it, or go on with it. Called from the main thread, as `service.job.run`. `planned`: what `plan_replay` gave.
 
     Raises:
         UsageError: as `plan_replay`; or another replay is under way in the store.
         FileMovedError: a file has changed or is gone that is still to be read.
         DeduperError, StoreError: as `service.job.run`.
     """
-    planned = replace(plan_replay(config, asked, now_us=clock()), is_executed=True)
+    planned = replace(planned or plan_replay(config, asked, now_us=clock()), is_executed=True)
     own = replay_config(config, asked)
     if planned.is_over:  # an earlier run may have been killed before it had finished
         return _finished(own, asked, planned, twin)

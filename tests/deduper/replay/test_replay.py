@@ -12,6 +12,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.sections import PORTS
 from deduper.errors import UsageError
+from deduper.replay import run as run_module
 from deduper.replay.compare import Comparison, compare, plan_comparison
 from deduper.replay.run import ReplayReport, plan_replay, replay
 from deduper.replay.settings import Asked, replay_config
@@ -267,7 +269,7 @@ def test_a_replay_is_the_oracle_on_the_sorted_log(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_comparison_is_two_replays_record_by_record(
-    seed: int, new_job: Callable[..., Job], kill: Callable[[str], None]
+    seed: int, new_job: Callable[..., Job], kill: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another key, period and look-up: each record's port by both rules, killed in either half and repeated."""
     expiry = {"by": "ordered", "field": "t", "period": 100, "span": 10, "lookup": "all_live"}
@@ -303,8 +305,12 @@ def test_a_comparison_is_two_replays_record_by_record(
         with pytest.raises(Killed):
             compared()
     kill("")
+    samples: list[int] = []
+    sample_of = run_module.sample_of
+    monkeypatch.setattr(run_module, "sample_of", lambda *given: samples.append(1) or sample_of(*given))
     found = compared()
     assert found.is_over
+    assert len(samples) <= 1, "both plans are from one"
     counts = Counter((here[place][0], there[place][0]) for place in here)
     assert {(cell.here, cell.there): cell.records for cell in found.cells} == counts
     differing = sum(count for (one, two), count in counts.items() if one != two)
@@ -514,11 +520,19 @@ def test_a_job_goes_on_where_its_replay_ends(new_job: Callable[..., Job], kill: 
         plan_replay(job.config, in_place)
 
 
-def test_a_plan_says_what_comes(new_job: Callable[..., Job]) -> None:
-    """Files, bytes, records and places; nothing is written."""
+def test_a_plan_says_what_comes(new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, bytes, records and places; nothing is written. Two rules over one source are planned from one sample."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
     one_after_the_other(job)
+    samples: list[int] = []
+    sample_of = run_module.sample_of
+    monkeypatch.setattr(run_module, "sample_of", lambda *given: samples.append(1) or sample_of(*given))
+    both = plan_comparison(job.config, job.config, Asked(job.directory / "replayed"))
+    assert both.here.estimate is not None
+    assert (both.here.estimate, len(samples)) == (both.there.estimate, 1)
     planned = plan_replay(job.config, Asked(job.directory / "replayed"))
+    assert planned.estimate is not None
+    assert replace(planned.estimate, core_seconds=0.0) == replace(both.here.estimate, core_seconds=0.0)
     assert planned.files == 8
     assert planned.estimate is not None
     assert planned.estimate.records == 8 * A_DAY
