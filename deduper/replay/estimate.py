@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
+from bucket_store.log.profile import read_profiles
+from bucket_store.places.place import Place
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
@@ -20,6 +22,8 @@ from deduper.tasks.readers.reading_tasks import FileReading, fault_of
 from deduper.tasks.readers.text import Lines, packed_share
 
 _SAMPLED_FILES = 24
+_RATED_ROWS = 100_000
+"""Records of a window whose rate is taken for that of a replay's windows."""
 _KEY_BYTES, _EXPIRY_BYTES, _FIRST_SEEN_BYTES = 16, 8, 20
 _FREE_SLOTS = 1.5
 _READS_A_RECORD = 3.0
@@ -44,6 +48,24 @@ class Estimate(AsJson):
     state_bytes: int | None
     output_bytes: int
     sampled_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRate:
+    """Records a second that the windows of a store were judged with; `store` says whose."""
+
+    records_per_second: float
+    store: str
+
+
+def measured_rate(stores: Iterable[Place]) -> MeasuredRate | None:
+    """The rate of the first of these stores that has windows as large as a replay's: small ones cost more a record."""
+    for store in stores:
+        large = [window for window in read_profiles(store) if window.rows >= _RATED_ROWS and window.seconds > 0]
+        if large:
+            rate = sum(window.rows for window in large) / sum(window.seconds for window in large)
+            return MeasuredRate(rate, str(store))
+    return None
 
 
 @dataclass(slots=True)

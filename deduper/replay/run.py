@@ -20,7 +20,7 @@ from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import UsageError
-from deduper.replay.estimate import Estimate, Sample, estimated, sample_of
+from deduper.replay.estimate import Estimate, MeasuredRate, Sample, estimated, measured_rate, sample_of
 from deduper.replay.keys import KeyRange
 from deduper.replay.making import FOLDER, PLAN, Making, Twin, source_files
 from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
@@ -49,7 +49,8 @@ class ReplayReport(AsJson):
 
     `store`, `outputs`: where it writes; `sorts_in`: the folder of its slices. `judged`: rows by port, of all runs.
     `is_begun`: the store has the plan. `is_over`: everything is judged. `files_since`: files that came meanwhile, and
-    are not judged. `report`: a page about the result.
+    are not judged. `report`: a page about the result. `rate`: as the windows of its own store were judged, or those of
+    the job's; for people, who read the time of the plan.
     """
 
     json_names = (
@@ -83,6 +84,7 @@ class ReplayReport(AsJson):
     judged: dict[str, int] = field(default_factory=dict)
     files_since: int = 0
     report: str | None = None
+    rate: MeasuredRate | None = None
 
 
 def plan_replay(config: Config, asked: Asked, *, now_us: int | None = None) -> ReplayReport:
@@ -122,6 +124,8 @@ def _plan(
         judged=dict(state.totals) if state.next_window else {},
         is_over=_is_over(state),
         is_begun=REPLAY in state.extra,
+        # A store elsewhere may be away, and its job may run on other machines.
+        rate=measured_rate(one.store.place for one in (own, config) if one.store.is_local),
     )
     if not isinstance(own.source, FilesSource) or planned.is_over:
         return planned, sample

@@ -10,6 +10,7 @@ from rich.text import Text
 from deduper.cli.terminal import pairs, table
 from deduper.config.sections import PORTS
 from deduper.replay.compare import Comparison
+from deduper.replay.estimate import Estimate, MeasuredRate
 from deduper.replay.run import ReplayReport
 from deduper.units import approximate_size, counted, span
 
@@ -83,10 +84,21 @@ def _estimate(report: ReplayReport) -> list[tuple[str, object]]:
     return [
         ("records", f"about {of.records:,}"),
         ("expiry keys", from_to),
-        ("time", f"about {span(max(1.0, of.core_seconds))} of one core"),
+        ("time", _time(of, report.rate)),
         ("keys in memory", None if of.state_bytes is None else f"up to {approximate_size(of.state_bytes)}"),
         ("rows of all ports", f"about {approximate_size(of.output_bytes)} before compression"),
     ]
+
+
+def _time(of: Estimate, rate: MeasuredRate | None) -> str:
+    """With the rate that it assumes, and where that is from."""
+    if rate is not None:
+        seconds = span(max(1.0, of.records / rate.records_per_second))
+        return f"about {seconds} at {rate.records_per_second:,.0f} records/s, as in the last windows of {rate.store}"
+    of_core = f"about {span(max(1.0, of.core_seconds))} of one core"
+    if not of.core_seconds:
+        return of_core
+    return f"{of_core}, at {of.records / of.core_seconds:,.0f} records/s: by the reading of the sample"
 
 
 def _verdict(report: ReplayReport) -> Text:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from bucket_store.log.profile import Profiles, WindowProfile
+from bucket_store.places.local import local_place
 from deduper.cli.main import app
 from deduper.replay.run import ReplayReport
 
@@ -57,6 +59,21 @@ def test_without_execute_it_shows_the_plan(config: Path) -> None:
     assert planned["estimate"]["records"] == 3
     assert planned["outputs"]["duplicate"] == "none"
     assert not (config.parent / "clicks-replay").exists()
+
+
+def test_the_time_of_a_plan_names_its_rate(config: Path) -> None:
+    """That of the job's own large windows, if it has some; small ones cost more a record, and do not count."""
+    (shown,) = [line for line in command(config).output.splitlines() if line.startswith("time")]
+    assert "of one core" in shown
+    store = local_place(config.parent / "state")
+    store.make_directories()
+    profiles = Profiles(store)
+    for window, rows in enumerate((10, 200_000, 100_000)):
+        profiles.add(WindowProfile(window, 1, 0, rows, 2.0, {}))
+    profiles.write()
+    rated = " ".join(command(config).output.split())
+    assert "about 1 s at 75,000 records/s, as in the last windows of" in rated
+    assert "of one core" not in rated
 
 
 def test_a_comparison_shows_both_plans(config: Path) -> None:
