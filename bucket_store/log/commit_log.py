@@ -27,7 +27,14 @@ from dataclasses import replace
 from typing import Any
 
 from bucket_store import failpoints
-from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
+from bucket_store.errors import (
+    CorruptionError,
+    FencedError,
+    MaybeCommittedError,
+    NotCommittedError,
+    StorageAwayError,
+    StoreError,
+)
 from bucket_store.filesystem import is_temporary
 from bucket_store.log.codec import (
     HEADER_BYTES,
@@ -52,6 +59,7 @@ from bucket_store.log.records import (
 )
 from bucket_store.log.state import fold, fold_all
 from bucket_store.places import steps
+from bucket_store.places.outages import not_waiting
 from bucket_store.places.place import NotDurableError, NotPlacedError, Place, UnansweredError
 
 DIRECTORY = "log"
@@ -64,8 +72,8 @@ DEFAULT_GRACE_US = 3_600_000_000
 class CommitLog:
     """One process's access to the log of a store: reads it, and after `claim_epoch` places records.
 
-    `place`, `refresh`, `check_owner` and `look_ahead` of several threads run one after another; all else is for one
-    thread. The `state` is a value and may go anywhere.
+    `place`, `refresh` and `check_owner` of several threads run one after another; all else is for one thread. The
+    `state` is a value and may go anywhere.
     """
 
     def __init__(self, root: Place, manifest: Manifest) -> None:
@@ -184,7 +192,7 @@ class CommitLog:
 
         Raises:
             FencedError: a higher epoch has claimed the store, and the record does not count. After a claim above the
-                record nothing is raised here: the new owner sees it, and `look_ahead` sees the claim.
+                record nothing is raised here: the new owner sees it, and `check_owner` sees the claim.
             NotCommittedError: the record is certainly not in the log: it does not follow the state, could not be
                 written, or its slot holds another record.
             MaybeCommittedError: only a fresh reading shows it.
@@ -221,23 +229,8 @@ class CommitLog:
         self._settle(record, after)
         return self._state
 
-    def look_ahead(self) -> None:
-        """Look for a later claim, before work that it would make useless. One look.
-
-        A claim that was folded away since this process last read the log is not seen: `check_owner` sees it.
-
-        Raises:
-            FencedError: a higher epoch has claimed the store.
-            ValueError: no epoch was claimed through this object.
-        """
-        with self._lock:
-            self._own_epoch()
-            if self._nonce_at(self._state.next_number) is not None:
-                self._catch_up()
-            self._demand_ownership()
-
     def check_owner(self) -> None:
-        """Look for a later claim, before a step that no later owner can undo. Two looks.
+        """Look for a later claim: two looks.
 
         Raises:
             FencedError: a higher epoch has claimed the store.
@@ -311,9 +304,11 @@ class CommitLog:
         owner; safe to repeat.
         """
         folded, litter = self._past(grace_us)
-        for path in folded:
-            path.remove()
-            failpoints.hit("log.folded")
+        # A listing that lasts may name a record without the one before it. All were there when the second one begins.
+        for number in self._numbers() if folded else ():
+            if record_name(number) <= folded[-1].name:
+                self._path(number).remove()
+                failpoints.hit("log.folded")
         for path in litter:
             path.remove()
         return len(folded)
@@ -336,13 +331,18 @@ class CommitLog:
         return self._directory / record_name(number)
 
     def _nonce_at(self, number: int) -> bytes | None:
-        """The nonce of the record at a number; None where none is, empty where it is damaged."""
+        """The nonce of the record at a number; None where none is, empty where it cannot be read: then a listing tells.
+
+        A damaged one is another one, or cannot be read where the storage has checksums of its own. For one that is away
+        nothing waits: the storage may still be able to list.
+        """
         try:
-            return nonce_of(self._path(number).read_range(0, HEADER_BYTES))
+            with not_waiting():
+                return nonce_of(self._path(number).read_range(0, HEADER_BYTES))
         except FileNotFoundError:
             return None
-        except CorruptionError:
-            return b""  # of a storage with checksums of its own
+        except (CorruptionError, StorageAwayError):
+            return b""
 
     def _read_on(self) -> None:
         """Fold what is beyond the state; two looks if there is nothing."""
@@ -508,10 +508,13 @@ class CommitLog:
             FencedError: a higher claim stands above it, or the log has gone on without it.
             MaybeCommittedError: the log could not be looked at, listed or read.
         """
-        before, self._nonce, self._state = self._nonce, record.nonce, after
+        # A nonce that no record has, until it is proven that this one is the first at its number.
+        before, self._nonce, self._state = self._nonce, secrets.token_bytes(len(record.nonce)), after
         try:
             if lists or self._nonce_at(record.number - 1) != before:
                 self._catch_up()
+            if self._state is after:
+                self._nonce = record.nonce
         except OSError as exc:
             where = self._path(record.number)
             raise MaybeCommittedError(f"{where} is placed, but the log cannot be read: {exc}") from exc

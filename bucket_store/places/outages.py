@@ -90,12 +90,13 @@ def waiting(deadline_s: float, stop: threading.Event, stopped: type[Exception]) 
 
 @contextlib.contextmanager
 def not_waiting() -> Iterator[None]:
-    """Inside the block this thread does not wait: for what is to be given up while a storage is away."""
+    """Inside the block this thread does not wait: for what is to be given up while a storage is away. May be nested."""
+    before = getattr(_thread, "is_impatient", False)
     _thread.is_impatient = True
     try:
         yield
     finally:
-        _thread.is_impatient = False
+        _thread.is_impatient = before
 
 
 def is_waiting() -> bool:

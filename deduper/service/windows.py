@@ -191,7 +191,7 @@ class Windows:
         """Between two batches: notice a takeover, or a publication that has failed, also when there is no batch."""
         self._free_memory.return_when_due()
         try:
-            self._log.look_ahead()
+            self._log.check_owner()
             failure = self._runner.publication_failure
             if failure is not None and not isinstance(failure, StopRequested):
                 self._publication_failed(failure)

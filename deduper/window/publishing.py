@@ -194,7 +194,7 @@ def publish_window(
 
     Every file port has the mark of the greatest published window beside its files, put there after all ports.
     """
-    log.look_ahead()
+    log.check_owner()
     by_kind = outputs_of(outputs)
     if by_kind.topics:
         if topics is None:

@@ -299,7 +299,7 @@ class WindowRunner:
         )
 
     def _write_profile(self) -> None:
-        self._log.look_ahead()
+        self._log.check_owner()
         self._profiles.write()
 
     def _own_state(self) -> LogState:

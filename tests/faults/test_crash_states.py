@@ -370,8 +370,7 @@ def test_a_sleeper_that_looks_at_no_claims_is_found(tmp_path: Path, monkeypatch:
     with limits(scene.plan), seeded_names("quiet"):
         begun = _begin(scene)
         steps = _count_steps(scene, begun)
-    for look in ("look_ahead", "check_owner"):
-        monkeypatch.setattr(CommitLog, look, lambda log: None)
+    monkeypatch.setattr(CommitLog, "check_owner", lambda log: None)
     monkeypatch.setattr(LocalNames, "remove_prepared", lambda names, path, below_epoch: None)
     monkeypatch.setattr(recovery, "reason_to_stop", lambda log, error: FencedError("is taken for that"))
     found: list[str] = []

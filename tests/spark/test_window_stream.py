@@ -73,7 +73,7 @@ class Made(Windows):
     def __init__(self, source: Source, act: Callable[[str], None] = lambda _: None) -> None:
         self.source, self.act, self.stop = source, act, Stop()
         self.checks = 0
-        log = SimpleNamespace(state=SimpleNamespace(next_window=0, epoch=1), epoch=1, look_ahead=self._check)
+        log = SimpleNamespace(state=SimpleNamespace(next_window=0, epoch=1), epoch=1, check_owner=self._check)
         runner = SimpleNamespace(publication_failure=None)
         super().__init__(*cast(Any, (log, runner, Reports(lambda _: None), self.stop, CurrentStep(), None)))
 
@@ -260,7 +260,7 @@ def test_another_owner_ends_an_idle_query(session: SparkSession, monkeypatch: py
         if made.checks == 3:
             made.stop.request("fenced")
 
-    cast(Any, made)._log.look_ahead = fenced
+    cast(Any, made)._log.check_owner = fenced
     assert made.run(session, drain=False) == []
     assert made.stop.reason == "fenced"
 

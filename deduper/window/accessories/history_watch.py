@@ -64,7 +64,7 @@ class HistoryWatch:
 
     def _write(self) -> None:
         assert self._history is not None
-        self._log.look_ahead()
+        self._log.check_owner()
         self._history.write()
 
 

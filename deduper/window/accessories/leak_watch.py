@@ -137,7 +137,7 @@ class LeakWatch:
             since_us=self._since_us,
             missed_windows=self._missed,
         )
-        self._log.look_ahead()
+        self._log.check_owner()
         write_leak_sample(self._log.root, sample)
 
     def _stored(self, settings: LeakSettings) -> LeakMeter | None:

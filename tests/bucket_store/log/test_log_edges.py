@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError
+from bucket_store.errors import (
+    CorruptionError,
+    FencedError,
+    MaybeCommittedError,
+    NotCommittedError,
+    StorageAwayError,
+)
 from bucket_store.log import commit_log
 from bucket_store.log.codec import encode_record, record_name
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ClaimRecord, LogSnapshot, LogState
 from bucket_store.places.local import LocalNames, local_place
-from bucket_store.places.place import Place
+from bucket_store.places.outages import is_waiting, waiting
+from bucket_store.places.place import Entry, Place
 from tests.bucket_store.faulty_files import FaultyFiles
 from tests.bucket_store.log_samples import advance, commit, die_after_the_due_snapshot, envelope, new_log
 
@@ -319,6 +326,58 @@ def test_a_sleepers_record_in_the_number_before_hides_no_claim(tmp_path: Path, a
         with pytest.raises(FencedError):
             old.place(commit(1)) if act == "place" else old.check_owner()
     assert CommitLog.open(local_place(tmp_path)).state == old.state
+
+
+def test_a_record_of_an_owner_that_slept_proves_nothing_before_it_is_proven(tmp_path: Path) -> None:
+    """It stands in a slot that was folded away, and the look at the record before it fails: only a later one can tell.
+
+    Were it taken for the first one at its number, this owner would see no claim any more, and set its marks back.
+    """
+    files = FaultyFiles()
+    old = new_log(tmp_path, snapshot_every=4, fs=files)
+    advance(old, 1)
+    advance_as("second", CommitLog.open(local_place(tmp_path)), 6)
+    fold_away(CommitLog.open(local_place(tmp_path)))
+    files.fault = lambda index, name, path: "before" if name == "open" and path.name == record_name(2) else None
+    with pytest.raises(MaybeCommittedError):
+        old.place(commit(1))
+    files.fault = None
+    assert (tmp_path / "log" / record_name(3)).exists()
+    with pytest.raises(FencedError):
+        old.check_owner()
+
+
+def test_a_record_that_cannot_be_read_now_holds_up_no_window(tmp_path: Path) -> None:
+    """As when its only DataNode restarts: the NameNode creates and lists, and nothing waits for the bytes."""
+
+    class Away(LocalNames):
+        def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
+            assert not is_waiting()
+            raise StorageAwayError.of(110, "no DataNode has it", "hdfs://namenode:8020", "reads")
+
+    new_log(tmp_path, snapshot_every=4)
+    log = CommitLog.open(Place(Away(), PurePosixPath(tmp_path)))
+    with waiting(60.0, threading.Event(), RuntimeError):
+        log.claim_epoch("second", 7)
+        for window in range(3):
+            log.check_owner()
+            log.place(commit(window, 2))
+            assert is_waiting()
+    assert CommitLog.open(local_place(tmp_path)).state == log.state
+
+
+def test_a_deletion_whose_listing_lasted_leaves_no_gap(tmp_path: Path) -> None:
+    """A listing of a large folder is many calls: a record may come that is not named, and one behind it that is."""
+    log = new_log(tmp_path, snapshot_every=4)
+    advance(log, 7)
+    missed = record_name(2)
+
+    class Slow(LocalNames):
+        def entries(self, path: PurePosixPath) -> list[Entry]:
+            return [one for one in LocalNames.entries(self, path) if one.name != missed]
+
+    CommitLog.open(Place(Slow(), PurePosixPath(tmp_path))).delete_folded(grace_us=0)
+    assert [path.name for path in (tmp_path / "log").iterdir() if path.name < record_name(8)] == []
 
 
 def test_a_damaged_record_is_no_later_owner(tmp_path: Path) -> None:
