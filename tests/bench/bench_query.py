@@ -5,7 +5,7 @@
 Payloads never repeat, 5 % of the keys do; two files a batch. `unique` goes to Parquet in all of them,
 and the Deduper's other three ports too. Each contender runs in a process of its own, with a session as a user has one.
 It prints the median of Spark's `triggerExecution` over the batches but the first two, in ms, and the ratio to the
-Deduper's. `--rows 1000` is for small batches. `--memory` prints what a driver holds before every tenth of the batches, in
+Deduper's. `--rows 1000` is for small batches. `--memory` prints what a driver holds before each tenth of them, in
 MiB: the process of Python, and what is live in the JVM's heap. `--rows 20 --batches 10000 --contenders deduper,none`.
 """
 
