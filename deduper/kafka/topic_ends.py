@@ -38,17 +38,18 @@ def committed_ranges(client: Mapping[str, str], topic: str) -> dict[int, tuple[i
         consumer.close()
 
 
-def topic_id(client: Mapping[str, str], topic: str) -> str:
+def topic_id(client: Mapping[str, str], topic: str, answer_s: float = ANSWER_S) -> str:
     """The id of a topic, as `KafkaCluster.topic_ids` has it; one that is created again has another.
 
     Raises:
         TopicMissingError: there is no such topic.
-        BrokerUnavailableError, KafkaDeniedError: as `committed_ranges`.
+        BrokerUnavailableError: no answer in time.
+        KafkaDeniedError: no right to read it.
     """
     admin = AdminClient(dict(client), logger=QUIET)
     try:
-        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
-        return str(asked[topic].result(ANSWER_S).topic_id)
+        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=answer_s)
+        return str(asked[topic].result(answer_s).topic_id)
     except KafkaException as exc:
         error = error_of(exc)
         if names_a_missing_topic(error):

@@ -30,8 +30,8 @@ def open_topics(
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
     """The ports that are topics, by name; None for none. `unpublished`: see `deduper run --unpublished`.
 
-    Waits until the deadline for brokers that do not answer. With a `session`, Spark's executors send the rows
-    (`logged_in`); otherwise this process does.
+    Waits until the deadline for brokers that do not answer. Warns of topics that were made again since the newest
+    commit. With a `session`, Spark's executors send the rows (`logged_in`); otherwise this process does.
     """
     if not sinks:
         return contextlib.nullcontext()
@@ -41,7 +41,9 @@ def open_topics(
     from deduper.sinks.topics import KafkaPorts
 
     publisher = ThreadPublisher() if session is None else TaskPublisher(session, stop, logged_in)
-    return contextlib.closing(KafkaPorts(sinks, deadline_us / 1_000_000, log, publisher, unpublished, stop))
+    ports = KafkaPorts(sinks, deadline_us / 1_000_000, log, publisher, unpublished, stop)
+    ports.compare_topics()
+    return contextlib.closing(ports)
 
 
 def load_sending() -> None:

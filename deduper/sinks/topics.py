@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
+from typing import Any
 
 import xxhash
 
@@ -24,17 +25,20 @@ from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.config.kafka.options import librdkafka_options
 from deduper.config.kafka.sections import KafkaSink
-from deduper.errors import UsageError
-from deduper.kafka.errors import ProducerFencedError
+from deduper.errors import DeduperError, UsageError
+from deduper.kafka.errors import BrokerUnavailableError, ProducerFencedError
+from deduper.kafka.topic_ends import topic_id
 from deduper.sinks.names import TopicPlace
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.publisher import PortWork, Publisher, failure, gravest
 from deduper.sinks.slot import CommittedWindow
+from deduper.sinks.topic_ids import compared, known_topics, topics_extra
 from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
 
 logger = logging.getLogger(__name__)
 
 _MOST_FENCED = 5
+_ANSWER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,33 @@ class KafkaPorts:
         self._unpublished = unpublished
         self._stop = stop
         self._publisher = publisher
+        self._known = {port: one for port, one in known_topics(log.state.extra).items() if port in sinks}
+        self._not_compared = set(sinks)
+        self._is_asked_again = False
+
+    def compare_topics(self) -> None:
+        """Warn of each topic that was deleted and made again since the newest commit. Waits some seconds at most.
+
+        Those without an answer are compared once more, after the next publication.
+        """
+        for port in sorted(self._not_compared):
+            sink = self._sinks[port]
+            try:
+                found = topic_id(librdkafka_options(sink.bootstrap_servers, sink.options), sink.topic, _ANSWER_S)
+            except DeduperError as exc:
+                logger.info("port %s: whether topic %s was made again is not known: %s", port, sink.topic, exc)
+                if isinstance(exc, BrokerUnavailableError):
+                    return  # the others would be waited for too
+                continue
+            self._not_compared.remove(port)
+            now, warning = compared(self._known.get(port), sink.topic, found, self._log.state.next_window)
+            self._known = {**self._known, port: now}
+            if warning is not None:
+                logger.warning("port %s: %s", port, warning)
+
+    def extra(self) -> dict[str, Any]:
+        """Of the next commit: the topics as far as they are known. For any thread."""
+        return topics_extra(self._known)
 
     def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash.
@@ -99,6 +130,9 @@ class KafkaPorts:
             if len(left) < len(failed) or (left and attempt == _MOST_FENCED):
                 raise gravest([error for _, error in failed])
             if not left:
+                if self._not_compared and not self._is_asked_again:
+                    self._is_asked_again = True
+                    self.compare_topics()
                 return
             logger.warning(
                 "port %s: fenced by a producer of this same store: publishing again",

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError
@@ -37,6 +37,9 @@ class TopicPorts(Protocol):
 
     def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
         """Publish those rows of a committed window that go to topics. Called in step 5; safe to repeat."""
+
+    def extra(self) -> dict[str, Any]:
+        """What a commit notes of the topics, in its `extra`. Called before step 4, beside `publish`."""
 
 
 class FunctionPorts(Protocol):

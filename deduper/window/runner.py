@@ -117,6 +117,7 @@ class WindowRunner:
         self._compaction = Compactions(maintenance, in_background)
         self._unnamed = None if pieces is None else UnnamedPieces(pieces, in_background)
         self._judge = judge
+        self._topics = topics
         self._wall_clock_us = wall_clock_us
         self._publishing = Publishing(config, log, topics, in_background, functions, is_held=is_held)
         self._last_intent = max(read_intents(log.root), key=lambda intent: intent.epoch, default=None)
@@ -397,6 +398,8 @@ class WindowRunner:
         extra |= _statistics(judgement, state, wall_us)
         extra |= policy.fingerprint_after(self._config, state)
         extra |= complete_after(self._config, state, latest, is_seed=SEED in extra)
+        if self._topics is not None:
+            extra |= self._topics.extra()
         if self._config.function_ports:
             extra[COUNTS] = judgement.counts
         return CommitRecord(

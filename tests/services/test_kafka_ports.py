@@ -258,6 +258,36 @@ def test_what_is_unpublished_goes_where_its_record_says(
 
 
 @pytest.mark.night
+def test_a_topic_that_was_made_again_while_no_job_ran_is_named(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Callable[..., str],
+    topics: dict[str, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By the next start alone, with the windows that it may lack; the other topics are none."""
+    source = new_topic("in", partitions=2)
+    send(broker.plain(), source, records(200))
+    job = KafkaJob(tmp_path, session, settings(broker, source, topics))
+    job.run()
+    windows = CommitLog.open(local_place(job.config.store.path)).state.next_window
+    job.run()
+    assert "made again:" not in caplog.text
+    broker.delete_topic(topics["unique"])
+    broker.create_topic(topics["unique"], 1)
+    send(broker.plain(), source, [Record(b'{"k": "new", "t": 60}', headers=(("n", b"200"),))])
+    assert job.run().unique == 1
+    job.run()
+    named = [message for message in caplog.messages if "was deleted and made again:" in message]
+    assert len(named) == 1
+    assert named[0].startswith(
+        f"port unique: topic {topics['unique']} was deleted and made again: of the windows 0 to "
+    )
+    assert f" to {windows - 1} those that were published before are not in it" in named[0]
+
+
+@pytest.mark.night
 def test_a_store_that_moved_before_it_published(
     broker: Broker,
     session: SparkSession,

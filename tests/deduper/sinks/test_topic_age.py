@@ -21,6 +21,12 @@ from tests.deduper.kafka_configs import BASE, loaded
 DAY_S = 86_400.0
 
 
+@pytest.fixture(autouse=True)
+def no_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of a cluster here."""
+    monkeypatch.setattr(topics.KafkaPorts, "compare_topics", lambda ports: None)
+
+
 class Ages:
     """In place of the publisher; `found` are the ages that it was given. Nothing is sent."""
 
@@ -50,7 +56,7 @@ def ages(directory: Path, window: int, *file_days: float) -> list[float]:
     names = [*files, directory / "gone.parquet"]
     outputs = [OutputFile("unique", str(file), "", 0, number, 1) for number, file in enumerate(names)]
     log: Any = SimpleNamespace(
-        state=SimpleNamespace(next_window=5),
+        state=SimpleNamespace(next_window=5, extra={}),
         manifest=SimpleNamespace(store_id="5a" * 16),
         last_commits=lambda count: [
             SimpleNamespace(window=number, wall_us=int((time.time() - (4 - number) * 2 * DAY_S) * 1e6))

@@ -73,6 +73,10 @@ class Topics:
         self.sent: list[int] = []
         self.threads: list[int] = []
 
+    def extra(self) -> dict[str, Any]:
+        """Nothing is known of them."""
+        return {}
+
     def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
         """As `KafkaPorts` does."""
         self.begun.append(window)

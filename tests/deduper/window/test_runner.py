@@ -621,6 +621,10 @@ class Topics:
         self.look = look
         self.asked: list[tuple[int, int, int]] = []
 
+    def extra(self) -> dict[str, Any]:
+        """Nothing is known of them."""
+        return {}
+
     def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
         """Nothing goes anywhere."""
         self.asked.append((window, len(outputs), self.look()))
