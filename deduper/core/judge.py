@@ -281,7 +281,10 @@ def _settle_conflicts(
 def warm(*, float_domain: bool, lookup_all_live: bool, compares: bool = False, keeps_versions: bool = False) -> None:
     """Compiles, or loads from the cache, every kernel that a shard's task calls with such rules."""
     rules = JudgeRules("ordered", lookup_all_live, float_domain, 1, 1, 1, True, None)
-    _judge_two_rows(replace(rules, has_fingerprint=compares, most_versions=2 if keeps_versions else 0))
+    rules = replace(rules, has_fingerprint=compares)
+    _judge_two_rows(rules)
+    if keeps_versions:
+        _judge_two_rows(replace(rules, most_versions=2))
     one = np.zeros(1, np.int64)
     PlaceIntervals(np.zeros(2, np.int64), one, one, one).places(one, one, np.zeros(1, np.uint8))
 
