@@ -31,6 +31,10 @@ class Leaf:
         return ".".join(self.path)
 
 
+MOST_VERSIONS: Final = 64
+"""So many payloads of one key a store can tell apart: its digests are made for them."""
+USUAL_VERSIONS: Final = 8
+
 WHOLE_VALUE: Final = Leaf(("value",), ColumnType("binary", "binary"))
 """The value of a topic's record, as it came."""
 

@@ -4,8 +4,8 @@
 `differences` judges all that a job has judged once more, and compares that with its outputs: for tests of a whole job.
 Both use the `Oracle`, which shares nothing with the service; so do the service's own tests. Windows go in, as lists of
 source partitions, as lists of rows in source order; what comes out has the same shape: (port, reason, first copy) of
-every row, the first copy being (window, source partition, position, expiry key), None unless the row is a duplicate
-or a conflict.
+every row, the first copy being (window, source partition, position, expiry key), None unless the row is a duplicate,
+a conflict or a version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.digests import Plain, plain_value
-from deduper.core.verdict import Admission, TupleVerdict
+from deduper.core.verdict import CONFLICT_REASONS, TupleVerdict
 from deduper.errors import UsageError
 from deduper.query.rules import Expiry
 from deduper.sinks.published import JudgedRow, judged_rows, published_files
@@ -62,6 +62,7 @@ class Settings:
     remember_dropped: int = 10_000
     on_conflict: str | None = None
     """None: payloads are not compared."""
+    max_versions: int = 8
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,13 @@ class Row:
     payload: Any = None
 
 
+class _Version(NamedTuple):
+    """A remembered record: (window, source partition, position, expiry key), and its payload, None if not known."""
+
+    place: tuple[int, int, int, Any]
+    payload: Any
+
+
 class Oracle:
     """Remembers, and judges window after window."""
 
@@ -84,8 +92,7 @@ class Oracle:
         self.window = 0
         self.latest: Any = None  # committed
         self.moved_us = 0  # wall clock of the window in which it last moved, or in which the clock came back
-        self.seen: dict[Any, tuple[int, int, int, Any]] = {}  # (bucket, key) -> first copy
-        self.payloads: dict[Any, Any] = {}  # (bucket, key) -> its payload
+        self.seen: dict[Any, list[_Version]] = {}  # (bucket, key) -> its first copy, then further versions
         self.live: list[str] = []  # categories, the one longest here first
         self.dropped: list[str] = []
 
@@ -113,16 +120,18 @@ class Oracle:
                 if s.by in ("event_time", "ordered") and (clock is None or expiry > clock):
                     clock, moved = expiry, s.clock == "arrival"
                 memory = self._memory(row, expiry)
-                first = self.seen.get(memory)
+                known = self.seen.get(memory, [])
                 all_live = s.lookup == "all_live" or s.by == "processing_time"
-                if first is not None and all_live and before is not None and first[3] <= before - s.period:
-                    first = None
-                if first is None:
-                    self.seen[memory] = (self.window, partition, position, expiry)
-                    self.payloads[memory] = row.payload
-                    answers[-1].append(("unique", "", None))
-                else:
-                    answers[-1].append((*self._of_copy(row, first, self.payloads[memory]), first))
+                if all_live and before is not None:
+                    known = [version for version in known if version.place[3] > before - s.period]
+                own = _Version((self.window, partition, position, expiry), row.payload)
+                port, reason, first = self._of_copy(own, known) if known else ("unique", "", None)
+                if port == "unique":
+                    known = [*known, own]
+                    if all_live:
+                        known.sort(key=lambda version: -version.place[3])
+                self.seen[memory] = known
+                answers[-1].append((port, reason, None if first is None else first.place))
             clocks.append(clock)
         if s.by == "processing_time":
             clocks = [point]
@@ -132,18 +141,23 @@ class Oracle:
         self.window += 1
         return answers
 
-    def _of_copy(self, row: Row, first: tuple[int, int, int, Any], payload: Any) -> tuple[str, str]:
-        """The port and the reason of a tuple whose key is remembered."""
-        in_window = first[0] == self.window
-        if self.settings.on_conflict is None:
-            return "duplicate", "same_window" if in_window else "earlier_window"
-        if payload is None:
-            return "duplicate", "unknown"
-        if payload == row.payload:
-            return "duplicate", "same_window" if in_window else "earlier_window"
-        if self.settings.on_conflict == "error":
-            return "error", "conflict_refused"
-        return "duplicate", "conflict_in_window" if in_window else "conflict"
+    def _of_copy(self, own: _Version, known: list[_Version]) -> tuple[str, str, _Version]:
+        """The port, the reason and the first copy of a tuple whose key is remembered."""
+        s = self.settings
+        counted = known[: s.max_versions] if s.on_conflict == "unique" else known[:1]
+        same = next((version for version in counted if version.payload == own.payload), None)
+        first = counted[0] if same is None or s.on_conflict is None else same
+        in_window = first.place[0] == self.window
+        if s.on_conflict is not None and first.payload is None:
+            return "duplicate", "unknown", first
+        if same is not None or s.on_conflict is None:
+            return "duplicate", "same_window" if in_window else "earlier_window", first
+        if s.on_conflict == "error":
+            return "error", "conflict_refused", first
+        if s.on_conflict == "unique":
+            full = len(counted) == s.max_versions
+            return ("error", "too_many_versions", first) if full else ("unique", "version", first)
+        return "duplicate", "conflict_in_window" if in_window else "conflict", first
 
     def _refused(self, row: Row, expiry: Any, before: Any, now_us: int, quiet: int) -> tuple[str, str] | None:
         """The port and the reason of a tuple whose key is not looked up; a new category takes its place here."""
@@ -190,7 +204,7 @@ class Oracle:
 
 
 class Judged(NamedTuple):
-    """The verdict on a row: port, reason (empty for unique rows), and of a duplicate (batch, row) of its first copy."""
+    """The verdict on a row: port, reason (of unique rows: `version`, or empty), and (batch, row) of its first copy."""
 
     port: str
     reason: str
@@ -204,14 +218,16 @@ def verdicts(
     expiry: Expiry,
     null_keys: Literal["error", "allow"] = "error",
     fingerprint: Literal["none", "all"] | Mapping[str, Sequence[str]] = "none",
-    on_conflict: Literal["duplicate", "error"] = "duplicate",
+    on_conflict: Literal["duplicate", "error", "unique"] = "duplicate",
+    max_versions: int = 8,
     now: datetime | None = None,
 ) -> list[list[Judged]]:
     """What a `Deduper` with these settings says of rows, batch by batch; each batch is one partition.
 
     Args:
         batches: rows as mappings from columns to values; times are `datetime` (UTC if they have no zone).
-        key, expiry, null_keys, fingerprint, on_conflict: as of a `Deduper`. A mapping in a payload is an object.
+        key, expiry, null_keys, fingerprint, on_conflict, max_versions: as of a `Deduper`. A mapping in a payload is an
+            object.
         now: the wall clock at all batches, for `max_ahead_of_now` and `ProcessingTime`; by default that of the machine.
 
     >>> from deduper import EventTime
@@ -229,7 +245,8 @@ def verdicts(
     period, span = getattr(section, "period", 0), getattr(section, "span", 0)
     settings = _settings(section, null_keys, period, span, getattr(section, "max_jump", None))
     compares = fingerprint != "none"
-    oracle = Oracle(replace(settings, on_conflict=on_conflict if compares else None))
+    rules = replace(settings, on_conflict=on_conflict if compares else None, max_versions=max_versions)
+    oracle = Oracle(rules)
     now_us = _micros(datetime.now(UTC) if now is None else now)
     found = []
     for batch in batches:
@@ -409,7 +426,8 @@ class _Comparison:
 
     def _compare(self, window: _WindowOutputs) -> Iterator[Difference]:
         """Let the oracle judge the window, and compare row by row."""
-        self.oracle.settings = replace(self.oracle.settings, on_conflict=self._on_conflict(window))
+        on_conflict, most = self._on_conflict(window)
+        self.oracle.settings = replace(self.oracle.settings, on_conflict=on_conflict, max_versions=most)
         given = [self._records_of(partition, window) for partition in window.partitions]
         self.judged.update(place for part in given for place, _ in part)
         wall_us = 0 if window.record is None else window.record.wall_us
@@ -500,16 +518,19 @@ class _Comparison:
             payload if compares else None,
         )
 
-    def _on_conflict(self, window: _WindowOutputs) -> str | None:
-        """How the window took conflicts; None if it compared no payloads."""
+    def _on_conflict(self, window: _WindowOutputs) -> tuple[str | None, int]:
+        """How the window took conflicts, and `max_versions`; None if it compared no payloads."""
+        most = self.config.max_versions
         if not self.compares:
-            return None
+            return None, most
         note = None if window.record is None else window.record.extra.get(FINGERPRINT)
         if window.record is not None and (note is None or note[3] is None):
-            return None
+            return None, most
         if note is not None and note[1] != self.config.payload_identity:
             raise UsageError(f"{self.store.url}: window {window.number} was judged with another `fingerprint`")
-        return self.config.on_conflict if note is None else str(note[3])
+        if note is None:
+            return self.config.on_conflict, most
+        return str(note[3]), int(note[4]) if len(note) > 4 else most
 
 
 def _payload_columns(config: Config) -> tuple[Column, ...]:
@@ -526,7 +547,7 @@ def _payload_columns(config: Config) -> tuple[Column, ...]:
 
 def _is_no_tuple(port: str, row: JudgedRow) -> bool:
     """Whether it is an error that no key was looked up for."""
-    return port == TupleVerdict.ERROR.port and row.reason != Admission.CONFLICT_REFUSED.reason
+    return port == TupleVerdict.ERROR.port and row.reason not in CONFLICT_REASONS
 
 
 def _partitions_of(window: _WindowOutputs) -> tuple[SourcePartition, ...]:

@@ -156,7 +156,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Conflicts beside copies",
             "With `fingerprint`: records under a known key with another payload, beside copies with the same one.",
             (
-                ('sum(reason:deduper_records:rate5m{reason=~"conflict.*",$})', "conflicts"),
+                ('sum(reason:deduper_records:rate5m{reason=~"conflict.*|version|too_many_versions",$})', "conflicts"),
                 ('sum(reason:deduper_records:rate5m{reason=~"earlier_window|same_window",$})', "copies"),
                 ('sum(reason:deduper_records:rate5m{reason="unknown",$})', "unknown"),
             ),

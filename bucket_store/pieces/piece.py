@@ -102,8 +102,8 @@ class Entries:
     """A shard's new keys, sorted by (bucket, hi, lo), no (bucket, hi, lo) twice; n entries in k buckets.
 
     `bucket_keys` int64[k] ascending, `bucket_starts` int64[k+1] with 0 first and n last, no bucket empty.
-    `digests` uint64[n, 2]; (0, 0) never occurs. `window` is only for merged pieces: without it all entries are of the
-    piece's first window.
+    `digests` uint64[n, 2]; (0, 0) never occurs. `window` is for merged pieces, and those with entries of earlier
+    windows: without it all entries are of the piece's first window.
     """
 
     bucket_keys: NDArray[np.int64]

@@ -37,7 +37,7 @@ from deduper.config.sections import (
 )
 from deduper.config.values import LocalPath, Section, refusal
 from deduper.expiry_key import ExpiryKeyScale
-from deduper.payload import Leaf
+from deduper.payload import MOST_VERSIONS, USUAL_VERSIONS, Leaf
 from deduper.spark_promises import TIME_ZONE, store_settings
 
 
@@ -66,8 +66,14 @@ class Config(Section):
         description="The payload of a record: what a copy has in common with its first copy, and a conflict has not",
         examples=["{except: [sent_at]}"],
     )
-    on_conflict: Literal["duplicate", "error"] = Field(
+    on_conflict: Literal["duplicate", "error", "unique"] = Field(
         default="duplicate", description="The port of a record whose key is known with another payload"
+    )
+    max_versions: int = Field(
+        default=USUAL_VERSIONS,
+        ge=2,
+        le=MOST_VERSIONS,
+        description="With `on_conflict: unique`: so many payloads of a key are unique at a time; one more is an error",
     )
     expiry: ExpiryConfig = Field(
         description="When a key is forgotten", examples=["{by: event_time, field: ts, period: 24h, span: 1h}"]
@@ -176,9 +182,14 @@ class Config(Section):
         return payload_identity(self.payload, self.time_zone)
 
     @property
-    def refuses_conflicts(self) -> bool:
-        """Whether a conflict is an error."""
-        return self.has_fingerprint and self.on_conflict == "error"
+    def may_refuse_conflicts(self) -> bool:
+        """Whether a conflict is an error, or may be one too many."""
+        return self.has_fingerprint and self.on_conflict != "duplicate"
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether a conflict is a version of its key, which is unique."""
+        return self.has_fingerprint and self.on_conflict == "unique"
 
     @property
     def expiry_column(self) -> Column | None:

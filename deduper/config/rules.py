@@ -25,6 +25,7 @@ from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
 from deduper.config.values import unknown_groups
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.log_formats import wrong_columns
+from deduper.payload import USUAL_VERSIONS
 from deduper.spark_promises import (
     DEFAULT_MASTER,
     EXECUTOR_JAVA_OPTIONS,
@@ -266,6 +267,12 @@ def _conflicts_are_seen(setting: object, on_conflict: str) -> Iterator[ConfigMis
         yield ConfigMistake(("on_conflict",), what, "add `fingerprint: all`, or remove it", at_key=True)
 
 
+def _versions_are_kept(on_conflict: str, max_versions: int) -> Iterator[ConfigMistake]:
+    if on_conflict != "unique" and max_versions != USUAL_VERSIONS:
+        what = f"does nothing with `on_conflict: {on_conflict}`: a key has one version"
+        yield ConfigMistake(("max_versions",), what, "add `on_conflict: unique`, or remove it", at_key=True)
+
+
 def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[ConfigMistake]:
     nested = [column for column in source.parsed_columns if not column.type.is_scalar or column.type.name == "binary"]
     for port, sink in sinks.items():
@@ -449,6 +456,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ..
     (("source", "expiry"), _expiry_column),
     (("source", "key", "fingerprint"), fingerprint.mistakes),
     (("fingerprint", "on_conflict"), _conflicts_are_seen),
+    (("on_conflict", "max_versions"), _versions_are_kept),
     (("expiry",), _span),
     (("sinks",), _sink_paths),
     (("source", "sinks"), _sinks_apart_from_source),

@@ -9,7 +9,6 @@ The look-up is a parameter, and judging changes nothing: judging the same rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,28 +21,24 @@ from deduper.core import kernels
 from deduper.core.categories import PlaceIntervals
 from deduper.core.clock import POSITION_BITS, domain_ends, writable
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
+from deduper.core.lookups import Find, KeyMatches, Load, expiry_buckets, look_up
 from deduper.core.statistics import NO_SPANS, SpanCounts, distances
 from deduper.core.verdict import (
     CONFLICT,
     CONFLICT_IN_WINDOW,
     DUPLICATE_REASONS,
-    FAR_BITS,
-    FAR_QUOTIENT,
+    VERSION,
+    VERSION_REASON,
     Admission,
     ExpiryBy,
     TupleVerdict,
 )
+from deduper.core.versions import Columns, Groups, NewEntries, judge_versions
 
 _NO_COPY = -1
 _VERDICT_OF_ADMISSION = np.full(256, TupleVerdict.ERROR, np.uint8)
 for _admission in Admission:
     _VERDICT_OF_ADMISSION[_admission] = TupleVerdict.UNIQUE if _admission.verdict is None else _admission.verdict
-
-
-Find = Callable[[int, UInt64s], Matches]
-"""(bucket key, digests uint64[m, 2] strictly ascending) -> Matches, among the windows committed before this one."""
-Load = Callable[[Sequence[int]], None]
-"""Prepares the look-ups of some buckets, given by their keys; changes no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +56,8 @@ class JudgeRules:
         clock: of rows that a unique port has written, the latest one of a key counts. Only with `lookup_all_live`.
     has_fingerprint: rows and entries have fingerprints, and copies are compared with their first copies.
     refuses_conflicts: a copy with another payload is an error, not a duplicate. Only with `has_fingerprint`.
+    most_versions: a tuple with another payload than those of its key is unique, up to so many payloads, and then an
+        error; 0: there are no versions. Only with `has_fingerprint`, without `refuses_conflicts`.
     """
 
     by: ExpiryBy
@@ -75,6 +72,12 @@ class JudgeRules:
     takes_later: bool = False
     has_fingerprint: bool = False
     refuses_conflicts: bool = False
+    most_versions: int = 0
+
+    @property
+    def spread(self) -> int:
+        """How many buckets keys are hashed into: see `version_digests`."""
+        return self.buckets if self.by == "never" else 1
 
     @property
     def has_expiry_key(self) -> bool:
@@ -115,8 +118,8 @@ class ShardRows:
 class ShardOutcome:
     """The verdicts of the rows, in their order, and the window's additions to the shard.
 
-    verdict, admission uint8[n]; copies uint8[n]: of a duplicate its place among `DUPLICATE_REASONS`. A *copy* is a
-        duplicate, or a refused conflict.
+    verdict, admission uint8[n]; copies uint8[n]: of a duplicate its place among `DUPLICATE_REASONS`, of a version
+        VERSION. A *copy* is a duplicate, a version, or an error because of its payload.
     first_window, first_origin int64[n], first_expiry [n]: the first copy of a copy, where first_window >= 0: for
         every copy with `keep_first_seen`, for none without. first_expiry is 0 where tuples have no expiry key.
     fingerprint, first_fingerprint uint64[n]: the rows', and the first copies' of copies; None without fingerprints.
@@ -148,16 +151,24 @@ class ShardOutcome:
     @property
     def is_conflict(self) -> Bools:
         """bool[n]: copies whose first copy has another payload."""
-        return _conflicts(self.copies)
+        return _conflicts(self.copies) | self.is_version
+
+    @property
+    def is_version(self) -> Bools:
+        """bool[n]: unique tuples whose key is known with other payloads."""
+        found: Bools = self.copies == VERSION
+        return found
 
     def reasons(self) -> dict[str, int]:
-        """Rows per reason, for everything that is not unique."""
+        """Rows per reason, of all that have one: of unique rows versions alone."""
         counts = {Admission(admission).reason: count for admission, count in self.admissions.items()}
         if self.fingerprint is None:
             same = int(np.count_nonzero(self.copies))
             copies = [int(self.counts[TupleVerdict.DUPLICATE]) - same, same]
         else:
             copies = np.bincount(self.copies[self.verdict == TupleVerdict.DUPLICATE]).tolist()
+            if versions := int(np.count_nonzero(self.is_version)):
+                counts[VERSION_REASON] = versions
         return counts | {reason: count for reason, count in zip(DUPLICATE_REASONS, copies, strict=False) if count}
 
 
@@ -166,7 +177,8 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
 
     Rows whose admission is not ADMITTED keep it, and it settles their verdict. `find` is called once for every bucket
     with admitted rows, in ascending order of buckets; with `lookup_all_live` for all live buckets at once, as bucket 0.
-    `load` is called once before, with those buckets, where there are several.
+    It is called again, in that order, for each number of versions that keys with a conflict have. `load` is called once
+    before, with those buckets, where there are several.
     """
     admission = rows.admission.astype(np.uint8)
     admitted = np.flatnonzero(admission == Admission.ADMITTED)
@@ -179,12 +191,19 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     look_up_in = np.zeros_like(buckets) if rules.lookup_all_live else buckets
     sorted_rows, starts = _grouped(digests, order, admitted, look_up_in)
     sought_in, sought = kernels.take_heads(starts, sorted_rows, look_up_in, digests)
-    matches = _look_up(find, load, sought_in, sought, rules)
+    matches = look_up(find, load, sought_in, sought, float_domain=rules.float_domain, compares=rules.has_fingerprint)
 
     verdict = _VERDICT_OF_ADMISSION[admission]
     first_copy = np.full(admission.size, _NO_COPY, np.int64)
-    remembered = np.empty(sought_in.size, np.int64)
-    if rules.lookup_all_live:
+    fingerprint = _fingerprints(rows, rules)
+    if rules.most_versions:
+        assert fingerprint is not None
+        columns = Columns(expiry, place, fingerprint)
+        groups = Groups(starts, sorted_rows, sought_in, sought)
+        clock = _clock_before(rows, rules, expiry)
+        matches, new = judge_versions(rules, window, find, clock, groups, matches, columns, verdict, first_copy)
+    elif rules.lookup_all_live:
+        remembered = np.empty(sought_in.size, np.int64)
         latest_before, has_latest, period = _clock_before(rows, rules, expiry)
         lowest, _ = domain_ends(float_domain=rules.float_domain)
         count = kernels.judge_groups_by_age(
@@ -202,24 +221,24 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
             remembered,
         )
         remembered = _sorted_by_bucket(buckets, remembered[:count])
-        new_in, new = buckets[remembered], np.take(digests, remembered, axis=0)
+        new_in, new_keys = buckets[remembered], np.take(digests, remembered, axis=0)
+        new = _remembered(rules, remembered, new_in, new_keys, place, expiry, fingerprint)
     else:
+        remembered = np.empty(sought_in.size, np.int64)
         count = kernels.judge_groups(starts, sorted_rows, matches.found, verdict, first_copy, remembered)
-        remembered = remembered[:count]
         # The groups that were not found, and they are sorted as entries are.
         unknown = np.flatnonzero(~matches.found)
-        new_in, new = sought_in[unknown], np.take(sought, unknown, axis=0)
+        new_in, new_keys = sought_in[unknown], np.take(sought, unknown, axis=0)
+        new = _remembered(rules, remembered[:count], new_in, new_keys, place, expiry, fingerprint)
 
     first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, place, expiry)
     copies = (first_copy > _NO_COPY).view(np.uint8)
-    fingerprint = first_fingerprint = None
-    if rules.has_fingerprint:
-        fingerprint, first_fingerprint = _compared(rows, matches, first_copy, copies)
-        if rules.refuses_conflicts:
-            refused = _conflicts(copies)
-            admission[refused], verdict[refused] = Admission.CONFLICT_REFUSED, TupleVerdict.ERROR
-            first_copy[refused] = _NO_COPY  # of no duplicate
-    entries = _entries(rules, remembered, new_in, new, place, expiry, fingerprint)
+    first_fingerprint = None
+    if fingerprint is not None:
+        first_fingerprint = np.zeros_like(fingerprint)
+        kernels.compare_payloads(first_copy, fingerprint, matches.fingerprint, copies, first_fingerprint)
+        _settle_conflicts(rules, copies, verdict, admission, first_copy)
+    entries = _entries(rules, new)
     has_key = rules.has_expiry_key
     return ShardOutcome(
         verdict=verdict,
@@ -232,7 +251,7 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         counts=np.array([np.count_nonzero(verdict == each) for each in TupleVerdict], np.int64),
         admissions=_counted(admission[admission != Admission.ADMITTED]),
         max_admitted=_of(expiry, admitted).max().item() if has_key and admitted.size else None,
-        max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
+        max_remembered=new.expiry.max().item() if has_key and new.buckets.size else None,
         rows_by_partition=_counted(place >> POSITION_BITS),
         buckets=[] if entries is None else entries.bucket_keys.tolist(),
         distances=distances(first_copy, expiry, matches.expiry, keeps_expiry=rules.keeps_expiry)
@@ -243,10 +262,29 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     )
 
 
-def warm(*, float_domain: bool, lookup_all_live: bool, compares: bool = False) -> None:
+def _settle_conflicts(
+    rules: JudgeRules, copies: UInt8s, verdict: UInt8s, admission: UInt8s, first_copy: Int64s
+) -> None:
+    """Conflicts that are errors or versions are copies of none: what counts distances passes over them."""
+    if rules.refuses_conflicts:
+        refused = _conflicts(copies)
+        admission[refused], verdict[refused] = Admission.CONFLICT_REFUSED, TupleVerdict.ERROR
+        first_copy[refused] = _NO_COPY
+    elif rules.most_versions:
+        refused = _conflicts(copies) & (verdict == TupleVerdict.ERROR)
+        admission[refused] = Admission.TOO_MANY_VERSIONS
+        versions = _conflicts(copies) & (verdict == TupleVerdict.UNIQUE)
+        copies[versions] = VERSION
+        first_copy[refused | versions] = _NO_COPY
+
+
+def warm(*, float_domain: bool, lookup_all_live: bool, compares: bool = False, keeps_versions: bool = False) -> None:
     """Compiles, or loads from the cache, every kernel that a shard's task calls with such rules."""
     rules = JudgeRules("ordered", lookup_all_live, float_domain, 1, 1, 1, True, None)
-    _judge_two_rows(replace(rules, has_fingerprint=compares))
+    rules = replace(rules, has_fingerprint=compares)
+    _judge_two_rows(rules)
+    if keeps_versions:
+        _judge_two_rows(replace(rules, most_versions=2))
     one = np.zeros(1, np.int64)
     PlaceIntervals(np.zeros(2, np.int64), one, one, one).places(one, one, np.zeros(1, np.uint8))
 
@@ -263,27 +301,6 @@ def _judge_two_rows(rules: JudgeRules) -> None:
         fingerprint=np.ones(2, np.uint64) if rules.has_fingerprint else None,
     )
     judge_shard(rows, rules, 0, lambda _, digests: Matches(np.zeros(len(digests), np.bool_), None, None, None))
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupMatches:
-    """`Matches` of all groups, every column present: zeros where the store keeps none."""
-
-    found: Bools
-    expiry: Expiries
-    origin: Int64s
-    window: NDArray[np.uint32]
-    fingerprint: UInt64s
-
-
-def _no_matches(count: int, rules: JudgeRules) -> _GroupMatches:
-    return _GroupMatches(
-        found=np.zeros(count, np.bool_),
-        expiry=np.zeros(count, _dtype(rules)),
-        origin=np.zeros(count, np.int64),
-        window=np.zeros(count, np.uint32),
-        fingerprint=np.zeros(count if rules.has_fingerprint else 0, np.uint64),
-    )
 
 
 def _dtype(rules: JudgeRules) -> type[np.int64] | type[np.float64]:
@@ -310,15 +327,7 @@ def _bucket_keys(rows: ShardRows, rules: JudgeRules, expiry: Expiries, digests: 
         if rows.category is None:
             raise ValueError("expiry by category needs the rows' places")
         return rows.category.astype(np.int64)
-    if not rules.float_domain:
-        bucket: Int64s = expiry // np.int64(rules.span)
-        return bucket
-    # Rows that were not admitted may hold anything.
-    with np.errstate(all="ignore"):
-        quotient = np.floor(expiry / rules.span)
-        size = np.abs(quotient)
-        far = np.sign(quotient).astype(np.int64) * (size.view(np.int64) - FAR_BITS)
-        return np.where(size < FAR_QUOTIENT, quotient.astype(np.int64), far)
+    return expiry_buckets(expiry, rules.span)
 
 
 def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s) -> tuple[Int64s, Int64s]:
@@ -366,30 +375,6 @@ def _lie_close(values: Int64s) -> bool:
     return int(values.max()) - int(values.min()) < 4 * values.size
 
 
-def _look_up(find: Find, load: Load | None, buckets: Int64s, digests: UInt64s, rules: JudgeRules) -> _GroupMatches:
-    """The answers of `find` to every group's digest, bucket by bucket."""
-    count = buckets.size
-    result = _no_matches(count, rules)
-    ends = [*(np.flatnonzero(buckets[1:] != buckets[:-1]) + 1).tolist(), count] if count else []
-    if load is not None and len(ends) > 1:
-        load([int(buckets[end - 1]) for end in ends])
-    begin = 0
-    for end in ends:
-        part = slice(begin, end)
-        matches = find(int(buckets[begin]), digests[part])
-        result.found[part] = matches.found
-        for column, values in (
-            (result.expiry, matches.expiry),
-            (result.origin, matches.origin),
-            (result.window, matches.window),
-            (result.fingerprint, matches.fingerprint if rules.has_fingerprint else None),
-        ):
-            if values is not None:
-                column[part] = values
-        begin = end
-    return result
-
-
 def _clock_before(rows: ShardRows, rules: JudgeRules, expiry: Expiries) -> tuple[Expiries, Bools, Any]:
     """The clock of each row, and the age at which an entry is dead by it."""
     dtype = _dtype(rules)
@@ -413,7 +398,7 @@ def _own_clock(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
 
 
 def _first_copies(
-    rules: JudgeRules, window: int, matches: _GroupMatches, first_copy: Int64s, place: Int64s, expiry: Expiries
+    rules: JudgeRules, window: int, matches: KeyMatches, first_copy: Int64s, place: Int64s, expiry: Expiries
 ) -> tuple[Int64s, Int64s, Expiries]:
     """Window, place and expiry key of every duplicate's first copy."""
     first_window = np.full(place.size, -1, np.int64)
@@ -442,36 +427,46 @@ def _conflicts(copies: UInt8s) -> Bools:
     return found
 
 
-def _compared(rows: ShardRows, matches: _GroupMatches, first_copy: Int64s, copies: UInt8s) -> tuple[UInt64s, UInt64s]:
-    """The fingerprints of rows and of first copies; `copies` becomes the reason of each copy."""
+def _fingerprints(rows: ShardRows, rules: JudgeRules) -> UInt64s | None:
+    if not rules.has_fingerprint:
+        return None
     if rows.fingerprint is None:
         raise ValueError("rows have no fingerprint")
-    fingerprint = writable(rows.fingerprint, np.uint64)
-    first_fingerprint = np.zeros_like(fingerprint)
-    kernels.compare_payloads(first_copy, fingerprint, matches.fingerprint, copies, first_fingerprint)
-    return fingerprint, first_fingerprint
+    return writable(rows.fingerprint, np.uint64)
 
 
-def _entries(
+def _remembered(
     rules: JudgeRules,
-    remembered: Int64s,
+    rows: Int64s,
     buckets: Int64s,
     digests: UInt64s,
     place: Int64s,
     expiry: Expiries,
     fingerprint: UInt64s | None,
-) -> Entries | None:
-    """The new keys: rows sorted by (bucket, key), their buckets and digests in that order."""
-    if not remembered.size:
+) -> NewEntries:
+    """Those of rows sorted by (bucket, key), with their buckets and digests in that order."""
+    return NewEntries(
+        buckets,
+        digests,
+        expiry[rows] if rules.has_expiry_key else expiry[:0],
+        place[rows] if rules.keep_first_seen else None,
+        None,
+        None if fingerprint is None else fingerprint[rows],
+    )
+
+
+def _entries(rules: JudgeRules, new: NewEntries) -> Entries | None:
+    if not new.buckets.size:
         return None
-    starts = np.concatenate(([0], np.flatnonzero(buckets[1:] != buckets[:-1]) + 1))
+    starts = np.concatenate(([0], np.flatnonzero(new.buckets[1:] != new.buckets[:-1]) + 1))
     return Entries(
-        bucket_keys=buckets[starts],
-        bucket_starts=np.append(starts, buckets.size).astype(np.int64),
-        digests=digests,
-        expiry=expiry[remembered] if rules.keeps_expiry else None,
-        origin=place[remembered] if rules.keep_first_seen else None,
-        fingerprint=None if fingerprint is None else fingerprint[remembered],
+        bucket_keys=new.buckets[starts],
+        bucket_starts=np.append(starts, new.buckets.size).astype(np.int64),
+        digests=new.digests,
+        expiry=new.expiry if rules.keeps_expiry else None,
+        origin=new.place,
+        window=new.window,
+        fingerprint=new.fingerprint,
     )
 
 

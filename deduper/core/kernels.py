@@ -44,6 +44,7 @@ _JUMP_TOO_FAR: Final = int(Admission.JUMP_TOO_FAR)
 _NO_END: Final = 2**63 - 1
 _UNIQUE: Final = int(TupleVerdict.UNIQUE)
 _DUPLICATE: Final = int(TupleVerdict.DUPLICATE)
+_ERROR: Final = int(TupleVerdict.ERROR)
 
 
 @kernel()
@@ -432,6 +433,107 @@ def judge_groups_by_age(
         if first >= 0:
             remembered[count] = first
             count += 1
+    return count
+
+
+@kernel()
+def have_conflicts(
+    starts: Int64s, rows: Int64s, found: Bools, fingerprint: UInt64s, match_fingerprint: UInt64s
+) -> Bools:
+    """Of each group: its key was found, with a known payload, and a row has another one."""
+    have = np.zeros(found.size, np.bool_)
+    for group in range(found.size):
+        known = match_fingerprint[group]
+        if found[group] and known != 0:
+            for index in range(starts[group], starts[group + 1]):
+                if fingerprint[rows[index]] != known:
+                    have[group] = True
+                    break
+    return have
+
+
+@kernel()
+def judge_versions(
+    starts: Int64s,
+    rows: Int64s,
+    found: Bools,
+    following: Int64s,
+    found_expiry: Expiries,
+    found_fingerprint: UInt64s,
+    expiry: Expiries,
+    fingerprint: UInt64s,
+    latest_before: Expiries,
+    has_latest: Bools,
+    period: Any,
+    lowest: Any,
+    most: int,
+    by_expiry: bool,
+    takes_later: bool,
+    verdict: UInt8s,
+    first_copy: Int64s,
+    entries: Int64s,
+    groups: Int64s,
+    numbers: Int64s,
+) -> int:
+    """As `judge_groups` and `judge_groups_by_age`, but a row with another payload than all of its key's is a version.
+
+    The entries of group g are match g and those that `following` leads to from there (-1: no more), up to one that was
+    not found; at most `most` count. `by_expiry`: entries die one by one, and stand in the order of their expiry keys,
+    the greatest first, so that the dead are the last. `takes_later`: see `JudgeRules`.
+
+    Written: `verdict`; `first_copy` of duplicates, and of versions and of what is one too many that of the group's
+    first entry; `entries`, `groups` and `numbers`: the row, or -2 - match, that is version n of a group from now on,
+    where that is another one than before. Returns how many those are. Entries of equal expiry keys never change places,
+    since the store takes none in place of another.
+    """
+    refs, known = np.empty(most, np.int64), np.empty(most, np.int64)
+    prints, ages = np.empty(most, np.uint64), np.empty(most, expiry.dtype)
+    count = 0
+    for group in range(starts.size - 1):
+        live, at = 0, group
+        while live < most and at >= 0 and found[at]:
+            refs[live] = known[live] = -2 - at
+            prints[live], ages[live] = found_fingerprint[at], found_expiry[at]
+            live += 1
+            at = following[at]
+        stored = live
+        for index in range(starts[group], starts[group + 1]):
+            row = rows[index]
+            if by_expiry and not takes_later and has_latest[row]:
+                while live > 0 and is_expired(ages[live - 1], latest_before[row], period, lowest):
+                    live -= 1
+            same = -1
+            for number in range(live):
+                # All of a key have fingerprints that count, or none has.
+                if prints[number] == fingerprint[row] or prints[number] == 0:
+                    same = number
+                    break
+            if same >= 0 and not (takes_later and expiry[row] > ages[same]):
+                verdict[row], first_copy[row] = _DUPLICATE, refs[same]
+                continue
+            if same < 0 and live == most and not (takes_later and expiry[row] > ages[live - 1]):
+                verdict[row], first_copy[row] = _DUPLICATE if takes_later else _ERROR, refs[0]
+                continue
+            verdict[row] = _UNIQUE
+            if same < 0 and live > 0:
+                first_copy[row] = refs[0]
+            ref, payload, age = row, fingerprint[row], expiry[row]
+            number = 0
+            while number < live:
+                if by_expiry and age > ages[number]:
+                    refs[number], ref = ref, refs[number]
+                    prints[number], payload = payload, prints[number]
+                    ages[number], age = age, ages[number]
+                    if number == same:
+                        break
+                number += 1
+            if number == live and live < most:
+                refs[live], prints[live], ages[live] = ref, payload, age
+                live += 1
+        for number in range(live):
+            if number >= stored or refs[number] != known[number]:
+                entries[count], groups[count], numbers[count] = refs[number], group, number + 1
+                count += 1
     return count
 
 

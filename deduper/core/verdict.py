@@ -29,6 +29,9 @@ DUPLICATE_REASONS: Final = ("earlier_window", "same_window", "conflict", "confli
 The first two are all that there are without fingerprints. `unknown`: the first copy has no fingerprint to compare.
 """
 EARLIER, SAME, CONFLICT, CONFLICT_IN_WINDOW, UNKNOWN_COPY = range(len(DUPLICATE_REASONS))
+VERSION: Final = len(DUPLICATE_REASONS)
+"""In `ShardOutcome.copies`: the tuple is unique, and its key is known with other payloads."""
+VERSION_REASON: Final = "version"
 
 
 class TupleVerdict(IntEnum):
@@ -68,6 +71,8 @@ class Admission(IntEnum):
     FILE_HEADER = 21
     CONFLICT_REFUSED = 22
     """Set by the judgement: the key is remembered with another payload, and conflicts are errors."""
+    TOO_MANY_VERSIONS = 23
+    """Set by the judgement: the key is remembered with as many other payloads as it may have."""
 
     @property
     def reason(self) -> str:
@@ -86,17 +91,22 @@ CONFLICT_REASONS: Final = (
     DUPLICATE_REASONS[CONFLICT],
     DUPLICATE_REASONS[CONFLICT_IN_WINDOW],
     Admission.CONFLICT_REFUSED.reason,
+    VERSION_REASON,
+    Admission.TOO_MANY_VERSIONS.reason,
 )
-"""The reasons of copies with another payload than the first copy's, of both ports."""
+"""The reasons of tuples with another payload than the first copy's, of all ports."""
 FIRST_DUPLICATE_CODE: Final = max(Admission) + 1
-"""The reasons of duplicates are numbered from here, in the order of `DUPLICATE_REASONS`."""
+"""The reasons of duplicates are numbered from here, in the order of `DUPLICATE_REASONS`, then that of versions."""
 REASONS: Final = (
     *(Admission(code).reason if code in set(Admission) else "" for code in range(FIRST_DUPLICATE_CODE)),
     *DUPLICATE_REASONS,
+    VERSION_REASON,
 )
-"""The texts of `_dedup.reason` by their codes: an `Admission`, then the reasons of duplicates."""
-PORT_OF_REASON: Final = dict.fromkeys(DUPLICATE_REASONS, TupleVerdict.DUPLICATE.port) | {
-    admission.reason: admission.verdict.port for admission in Admission if admission.verdict is not None
+"""The texts of `_dedup.reason` by their codes: an `Admission`, then the reasons of duplicates, then of versions."""
+PORT_OF_REASON: Final = {
+    **dict.fromkeys(DUPLICATE_REASONS, TupleVerdict.DUPLICATE.port),
+    VERSION_REASON: TupleVerdict.UNIQUE.port,
+    **{admission.reason: admission.verdict.port for admission in Admission if admission.verdict is not None},
 }
 """The port by which tuples of each reason leave."""
 

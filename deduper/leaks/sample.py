@@ -15,7 +15,7 @@ from deduper.core.verdict import TupleVerdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledRecords:
-    """n records of sampled keys that were judged, in any order; errors are none of them.
+    """n records of sampled keys that were judged, in any order; errors and versions are none of them.
 
     words uint64[n]: the second half of the keys' digests. order int64[n]: the source order. verdict uint8[n].
     """
@@ -57,7 +57,7 @@ def in_sample(words: UInt64s, bits: int) -> Bools:
 def sampled_records(rows: ShardRows, outcome: ShardOutcome, rules: JudgeRules, bits: int) -> SampledRecords:
     """The sampled ones of a shard's judged rows. Tuples have an expiry key (`rules.has_expiry_key`)."""
     words = rows.digests[:, 1]
-    kept = np.flatnonzero(in_sample(words, bits) & (outcome.verdict != TupleVerdict.ERROR))
+    kept = np.flatnonzero(in_sample(words, bits) & (outcome.verdict != TupleVerdict.ERROR) & ~outcome.is_version)
     dtype = np.float64 if rules.float_domain else np.int64
     if rows.expiry is None:
         expiry = np.full(kept.size, 0 if rules.latest is None else rules.latest, dtype)

@@ -80,7 +80,8 @@ class Deduper:
         digest: `fast`, or `secure` for input from attackers.
         fingerprint: the payload, which a copy has in common with its first copy and a conflict has not: `all`,
             `{"columns": […]}` or `{"except": […]}`.
-        on_conflict: the port of a conflict: `duplicate` or `error`.
+        on_conflict: the port of a conflict: `duplicate`, `error`, or `unique`, where it is a version of its key.
+        max_versions: with `unique`, so many payloads of a key are unique at a time; one more is an error.
         shards: slices of the key space, judged side by side.
         memory: the most bytes of tables in memory, over all processes: `2GiB`.
         metrics_port: serve the metrics of a job on this port of 127.0.0.1, for Prometheus, while the store is open.
@@ -115,7 +116,8 @@ class Deduper:
         null_keys: Literal["error", "allow"] = "error",
         digest: Literal["fast", "secure"] = "fast",
         fingerprint: Literal["none", "all"] | Mapping[str, Sequence[str]] = "none",
-        on_conflict: Literal["duplicate", "error"] = "duplicate",
+        on_conflict: Literal["duplicate", "error", "unique"] = "duplicate",
+        max_versions: int = 8,
         shards: int | None = None,
         memory: str | int | None = None,
         metrics_port: int | None = None,
@@ -140,6 +142,7 @@ class Deduper:
                 "digest": digest,
                 "fingerprint": fingerprint if isinstance(fingerprint, str) else dict(fingerprint),
                 "on_conflict": on_conflict,
+                "max_versions": max_versions,
                 "store": {one: value for one, value in of_store.items() if value is not None},
                 **({} if metrics_port is None else {"metrics": {"port": metrics_port}}),
                 **settings,
@@ -347,7 +350,8 @@ class Deduper:
 
 _OF_STORE = ("tables", "first_seen")
 _FROM_CONFIG = (
-    *("name", "key", "null_keys", "digest", "fingerprint", "on_conflict", "expiry", "store", "shared_folders"),
+    *("name", "key", "null_keys", "digest", "fingerprint", "on_conflict", "max_versions", "expiry"),
+    *("store", "shared_folders"),
 )
 
 

@@ -253,7 +253,9 @@ def dedup_column(config: Config, port: str) -> str:
     """The column `_dedup` of a port's rows, as Spark DDL."""
     scale, first_seen = config.expiry_key_scale, config.store.first_seen
     is_error = port == TupleVerdict.ERROR.port
-    has_fingerprints = config.has_fingerprint and (is_error or port == TupleVerdict.DUPLICATE.port)
+    may_conflict = is_error or port == TupleVerdict.DUPLICATE.port
+    is_versions = config.keeps_versions and port == TupleVerdict.UNIQUE.port
+    has_fingerprints = is_versions or (config.has_fingerprint and may_conflict)
     return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=is_error, fingerprints=has_fingerprints)}"
 
 

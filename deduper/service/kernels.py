@@ -31,8 +31,9 @@ def load_kernels(config: Config) -> None:
 
 def load_all() -> None:
     """Load the kernels of all jobs."""
+    forms = ("json", "csv", LOGFMT, WEB_LOGS[0])
     for float_domain, all_live, secure in product((False, True), repeat=3):
-        JobKernels(float_domain, all_live, secure, True, True, ("json", "csv", LOGFMT, WEB_LOGS[0]), True, True).load()
+        JobKernels(float_domain, all_live, secure, True, True, forms, True, True, True).load()
     _load_avro()
     if find_spec("confluent_kafka") is not None:  # it is optional
         _load_reading()

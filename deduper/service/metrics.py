@@ -176,7 +176,7 @@ class JobMetrics(WindowMetrics):
         )
         yield counters(
             "deduper_reasons",
-            "Records that are not unique, by the reason",
+            "Records that have a reason, by the reason",
             ("verdict", "reason"),
             {(port, reason): state.reason_totals.get(reason, 0) for reason, port in PORT_OF_REASON.items()},
         )

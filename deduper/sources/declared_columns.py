@@ -40,7 +40,7 @@ def declared(config: Config, salt: bytes) -> Declared:
         path_rule=path_rule(source),
         zone=config.time_zone,
         payload=config.payload,
-        keeps_text=config.refuses_conflicts,
+        keeps_text=config.may_refuse_conflicts,
     )
 
 

@@ -19,6 +19,7 @@ _FIXED = {
     Admission.FILE_CHANGED: "the file has changed since the window began",
     Admission.FILE_MISSING: "the file was listed, and is gone",
     Admission.CONFLICT_REFUSED: "the key is known with another payload (on_conflict: error)",
+    Admission.TOO_MANY_VERSIONS: "the key has max_versions other payloads (on_conflict: unique)",
     Admission.FILE_UNREADABLE: "the file cannot be read; `raw` has the error",
 }
 

@@ -38,6 +38,7 @@ def job_kernels(config: Config) -> JobKernels:
         forms=() if form in ("parquet", "text", "avro") else (form,),
         writes_text=any(sink.format in ("json", "csv") for sink in config.file_ports.values()),
         compares=config.has_fingerprint,
+        keeps_versions=config.keeps_versions,
     )
 
 

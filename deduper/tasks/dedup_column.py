@@ -12,7 +12,8 @@ DEDUP = "_dedup"
 def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool, detail: bool = False, fingerprints: bool = False) -> str:
     """The struct as Spark reads it, with the place of the first copy if the store keeps it.
 
-    `detail` is in the error port alone; `fingerprints`, those of a conflict, in it and in the duplicate port.
+    `detail` is in the error port alone; `fingerprints`, those of a conflict, in it and in the duplicate port, and in
+    the unique port if conflicts are versions.
     """
     first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {expiry_ddl(scale)}>"
     return (

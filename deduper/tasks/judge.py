@@ -196,11 +196,13 @@ def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa
 
 
 def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
-    """The reason of every row as an index into REASONS, -1 for unique ones."""
+    """The reason of every row as an index into REASONS, -1 for those without one."""
     codes = outcome.admission.astype(np.int8)
-    duplicate = outcome.verdict == TupleVerdict.DUPLICATE
-    np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.copies.view(np.int8), where=duplicate)
     np.copyto(codes, -1, where=outcome.verdict == TupleVerdict.UNIQUE)
+    has_copy = outcome.verdict == TupleVerdict.DUPLICATE
+    if outcome.fingerprint is not None:
+        has_copy |= outcome.is_version
+    np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.copies.view(np.int8), where=has_copy)
     return codes
 
 

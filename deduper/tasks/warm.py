@@ -18,8 +18,9 @@ class JobKernels:
     """What decides which kernels the windows of a job call.
 
     `float_domain` is that of the expiry key, `lookup_all_live` that of the job. `is_time`: lateness is counted;
-    `is_sampled`: leaks are estimated; `writes_text`: a port is text; `compares`: payloads have fingerprints. `forms`
-    has that of the lines that are read, by its name in a config, and nothing for other records.
+    `is_sampled`: leaks are estimated; `writes_text`: a port is text; `compares`: payloads have fingerprints;
+    `keeps_versions`: conflicts are versions. `forms` has that of the lines that are read, by its name in a config, and
+    nothing for other records.
     """
 
     float_domain: bool
@@ -30,6 +31,7 @@ class JobKernels:
     forms: tuple[str, ...]
     writes_text: bool
     compares: bool = False
+    keeps_versions: bool = False
 
     def in_environment(self) -> dict[str, str]:
         """The variable for the workers."""
@@ -56,7 +58,12 @@ class JobKernels:
         digest_kernels.warm(secure=self.is_secure)
         read.warm()
         clock.warm(float_domain=self.float_domain)
-        judge.warm(float_domain=self.float_domain, lookup_all_live=self.lookup_all_live, compares=self.compares)
+        judge.warm(
+            float_domain=self.float_domain,
+            lookup_all_live=self.lookup_all_live,
+            compares=self.compares,
+            keeps_versions=self.keeps_versions,
+        )
         if self.compares:
             ready(*digest_kernels.OF_PAYLOADS)
         if self.is_time:

@@ -69,8 +69,8 @@ class WriteTask:
     source's `columns` and `_dedup`, in their `formats`. `sources` are those of this window and of the duplicates' first
     copies. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
-    where tuples have no expiry key. `has_fingerprint`: conflicts name both fingerprints. `details` are for the rows of
-    the error port.
+    where tuples have no expiry key. `has_fingerprint`: conflicts name both fingerprints. `keeps_versions`: unique rows
+    may be versions, which name them too. `details` are for the rows of the error port.
     """
 
     directory: str
@@ -88,6 +88,7 @@ class WriteTask:
     expiry_type: pa.DataType
     expiry_scale: int | None
     has_fingerprint: bool = False
+    keeps_versions: bool = False
     details: ErrorDetails | None = None
 
     @property
@@ -313,10 +314,12 @@ class _PortFiles:
             self.drain()
 
     def _of_copies(self, copies: _Copies, rows: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
-        """Only duplicates have a first copy, and conflicts that are errors."""
-        is_of_copies = self._verdict == TupleVerdict.DUPLICATE or (
-            self._verdict == TupleVerdict.ERROR and self._task.has_fingerprint
-        )
+        """Only duplicates have a first copy, conflicts that are errors, and versions."""
+        is_of_copies = {
+            TupleVerdict.UNIQUE: self._task.keeps_versions,
+            TupleVerdict.DUPLICATE: True,
+            TupleVerdict.ERROR: self._task.has_fingerprint,
+        }.get(self._verdict, False)
         return copies.of(rows) if is_of_copies else copies.none(rows.size)
 
     def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -343,6 +343,7 @@ class WindowJudge:
             expiry_type=expiry_type(config.expiry_key_scale),
             expiry_scale=None if config.expiry.by in ("never", "category") else config.expiry_key_scale.scale,
             has_fingerprint=config.has_fingerprint,
+            keeps_versions=config.keeps_versions,
             details=self._details,
         )
 

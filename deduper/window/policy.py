@@ -101,7 +101,7 @@ def settings_hash(config: Config) -> str:
     judged_by = {
         **fixed_settings(config),
         "expiry": config.expiry.model_dump(mode="json"),
-        "fingerprint": [config.payload_identity, config.on_conflict] if config.has_fingerprint else None,
+        "fingerprint": [config.payload_identity, *_conflicts(config)] if config.has_fingerprint else None,
         **config.source.reading,
     }
     text = json.dumps(judged_by, sort_keys=True, separators=(",", ":"))
@@ -122,7 +122,8 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
         is_time=config.expiry_key_scale.is_time,
         takes_later=config.is_of_outputs,
         has_fingerprint=config.has_fingerprint,
-        refuses_conflicts=config.refuses_conflicts,
+        refuses_conflicts=config.may_refuse_conflicts and not config.keeps_versions,
+        most_versions=config.max_versions if config.keeps_versions else 0,
     )
 
 
@@ -192,8 +193,13 @@ def fingerprint_after(config: Config, state: LogState) -> dict[str, Any]:
     """What the commit after `state` notes of fingerprints; while they are off, the newest note stays."""
     since, stored = fingerprints_since(config, state), state.extra.get(FINGERPRINT)
     if since is not None:
-        return {FINGERPRINT: [1, config.payload_identity, since, config.on_conflict]}
+        return {FINGERPRINT: [1, config.payload_identity, since, *_conflicts(config)]}
     return {} if stored is None else {FINGERPRINT: [*stored[:3], None]}
+
+
+def _conflicts(config: Config) -> tuple[str] | tuple[str, int]:
+    """What becomes of conflicts, and how many versions a key may have where they are such."""
+    return (config.on_conflict, config.max_versions) if config.keeps_versions else (config.on_conflict,)
 
 
 def category_state(state: LogState) -> CategoryState:

@@ -4,7 +4,7 @@
 
 prints CPU microseconds a record, each the median over rounds taken in turns, and the bytes of a key in pieces and
 in tables. Windows are small ones, which the driver's process reads, judges and writes: a payload of five columns and
-about 100 bytes a line, of which `--copies` repeat a key. Rows named `error` keep the text of every record.
+about 100 bytes a line, of which `--copies` repeat a key. Rows named `error` and `unique` keep the text of every record.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "off": {},
     "on": {"fingerprint": "all"},
     "error": {"fingerprint": "all", "on_conflict": "error"},
+    "unique": {"fingerprint": "all", "on_conflict": "unique"},
 }
 
 

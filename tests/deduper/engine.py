@@ -21,7 +21,14 @@ from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
 from deduper.core.digests import key_digest, shards_of
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.core.verdict import DUPLICATE_REASONS, Admission, TupleVerdict, expiry_point, first_live_bucket
+from deduper.core.verdict import (
+    DUPLICATE_REASONS,
+    VERSION_REASON,
+    Admission,
+    TupleVerdict,
+    expiry_point,
+    first_live_bucket,
+)
 from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import processing_point
 
@@ -37,7 +44,7 @@ class Shape:
     arrow_rows: int = 1000
     seed: int = 0
     keep_first_seen: bool = True
-    conflicts: Literal["unseen", "duplicate", "error"] = "unseen"
+    conflicts: Literal["unseen", "duplicate", "error", "unique"] = "unseen"
     secure: bool = False
 
 
@@ -100,7 +107,8 @@ class DictMemory:
                 assert self._one_table, "a bucket remembers a key once"
                 assert expiry > known[memory][0], "a renewed key is a later one"
             fingerprint = 0 if new.fingerprint is None else int(new.fingerprint[index])
-            known[memory] = (expiry, origin, window, fingerprint)
+            of_window = window if new.window is None else int(new.window[index])
+            known[memory] = (expiry, origin, of_window, fingerprint)
 
 
 class Engine:
@@ -134,6 +142,7 @@ class Engine:
             latest=None,
             has_fingerprint=self.shape.conflicts != "unseen",
             refuses_conflicts=self.shape.conflicts == "error",
+            most_versions=s.max_versions if self.shape.conflicts == "unique" else 0,
         )
 
     def judge(self, partitions: list[list[Row]], now_us: int) -> list[list[Answer]]:
@@ -253,9 +262,12 @@ class Engine:
         for index, verdict in enumerate(outcome.verdict.tolist()):
             first = None
             reason = Admission(int(outcome.admission[index])).reason
-            if verdict == TupleVerdict.DUPLICATE or reason == Admission.CONFLICT_REFUSED.reason:
+            is_conflict = bool(outcome.is_conflict[index])
+            if verdict == TupleVerdict.DUPLICATE or is_conflict:
                 if verdict == TupleVerdict.DUPLICATE:
                     reason = DUPLICATE_REASONS[int(outcome.copies[index])]
+                elif verdict == TupleVerdict.UNIQUE:
+                    reason = VERSION_REASON
                 if outcome.first_window[index] >= 0:
                     origin = int(outcome.first_origin[index])
                     expiry = outcome.first_expiry[index].item()

@@ -160,6 +160,7 @@ class Trial:
             "key": "k",
             "null_keys": s.null_keys,
             **({} if s.on_conflict is None else {"fingerprint": {"columns": ["p"]}, "on_conflict": s.on_conflict}),
+            **({"max_versions": s.max_versions} if s.on_conflict == "unique" else {}),
             "expiry": expiry,
             "store": {"url": f"{self.backend}:state", "shards": self.shards, "first_seen": self.first_seen},
             "sinks": {

@@ -76,7 +76,8 @@ def with_payloads(stream: Stream, seed: int, share: float, on_conflict: str) -> 
         return replace(row, payload=draw.randint(1, 3) if draw.random() < share else 0)
 
     windows = [replace(one, partitions=[list(map(payload, part)) for part in one.partitions]) for one in stream.windows]
-    return replace(stream, settings=replace(stream.settings, on_conflict=on_conflict), windows=windows)
+    rules = replace(stream.settings, on_conflict=on_conflict, max_versions=draw.randint(2, 4))
+    return replace(stream, settings=rules, windows=windows)
 
 
 def random_shape(seed: int) -> Shape:

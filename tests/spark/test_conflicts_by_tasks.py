@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from deduper import Never
+from deduper.core.verdict import CONFLICT_REASONS
 from deduper.tasks import write as write_task
 from deduper.testing import verdicts
 from tests.spark.harness import Job
@@ -17,9 +18,9 @@ from tests.spark.harness import Job
 pytestmark = [pytest.mark.spark, pytest.mark.night]
 
 
-@pytest.mark.parametrize("on_conflict", ["duplicate", "error"])
+@pytest.mark.parametrize("on_conflict", ["duplicate", "error", "unique"])
 def test_tasks_say_what_the_oracle_says(
-    on_conflict: Literal["duplicate", "error"], new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    on_conflict: Literal["duplicate", "error", "unique"], new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Port and reason of every record, with three conflicts in ten copies; a second run goes on with the store."""
     monkeypatch.setattr(write_task, "_WRITER_BYTES", 1)
@@ -43,4 +44,4 @@ def test_tasks_say_what_the_oracle_says(
                 found[said["window"]][said["position"]] = said["verdict"], said["reason"] or ""
     expected = verdicts(windows, key="k", expiry=Never(), **payload)
     assert found == [[(judged.port, judged.reason) for judged in window] for window in expected]
-    assert any("conflict" in reason for window in found for _, reason in window)
+    assert any(reason in CONFLICT_REASONS for window in found for _, reason in window)

@@ -75,7 +75,8 @@ def conflicts_of(store: OpenStore, *, values: bool = False) -> ConflictReport:
 def _newest(store: OpenStore, config: Config) -> Iterator[FoundRow]:
     """The newest conflicts of the ports that are files, by window."""
     store_id = store.log.manifest.store_id
-    ports = [port for port in ("duplicate", "error") if port in store.ports]
+    of_conflicts = ("duplicate", "error", *((_UNIQUE,) if config.keeps_versions else ()))
+    ports = [port for port in of_conflicts if port in store.ports]
     files = [file for port in ports for file in published_files(store.ports[port], store_id)]
     count = 0
     for file in sorted(files, key=lambda file: -file.window):
@@ -131,5 +132,5 @@ def _unread(config: Config) -> Iterator[str]:
     if config.payload is None:
         yield "columns: the payload is the value of records, as bytes"
     for port in ("unique", "duplicate", "error"):
-        if port not in config.file_ports and (port != "error" or config.refuses_conflicts):
+        if port not in config.file_ports and (port != "error" or config.may_refuse_conflicts):
             yield f"{port}: only ports of files are read"

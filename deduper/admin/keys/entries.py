@@ -16,10 +16,15 @@ from deduper.admin.keys.forecast import StoredEntry
 from deduper.admin.open_store import OpenStore
 from deduper.core.clock import POSITION_BITS
 from deduper.core.digests import KeyValue, key_digest
+from deduper.core.versions import version_digests
+from deduper.payload import MOST_VERSIONS
+from deduper.window.policy import FINGERPRINT
 
 
 def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, int], int, tuple[StoredEntry, ...]]:
     """(digest, shard, entries by window) of a key, by binary search in every bucket of its shard's live pieces.
+
+    The entries are those of all its versions; one that has moved is there twice.
 
     Raises:
         CorruptionError: a piece is damaged.
@@ -34,6 +39,7 @@ def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, i
     )
     shard = lo % settings["shards"]
     buckets = {hi % settings["expiry.buckets"]} if settings["expiry.by"] == "never" else None
+    own = digests_of(store, (hi, lo))
     entries = [
         StoredEntry(
             window=piece.first_window if found.window is None else int(found.window[row]),
@@ -44,10 +50,20 @@ def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, i
         )
         for piece in store.log.state.pieces.get(shard, ())
         for found in _buckets_of(store, piece, buckets)
-        for row in [_row_of(found.digests, hi, lo)]
+        for digest in own
+        for row in [_row_of(found.digests, *digest)]
         if row is not None
     ]
     return (hi, lo), shard, tuple(sorted(entries, key=lambda entry: entry.window))
+
+
+def digests_of(store: OpenStore, digest: tuple[int, int]) -> list[list[int]]:
+    """[hi, lo] of a key, and then of all versions that it may have had."""
+    spread = store.settings["expiry.buckets"] if store.settings["expiry.by"] == "never" else 1
+    most = MOST_VERSIONS if FINGERPRINT in store.log.state.extra else 1
+    repeated = np.array([digest], np.uint64).repeat(most, axis=0)
+    digests: list[list[int]] = version_digests(repeated, np.arange(1, most + 1), spread).tolist()
+    return digests
 
 
 def _row_of(digests: NDArray[np.uint64], hi: int, lo: int) -> int | None:

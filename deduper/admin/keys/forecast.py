@@ -71,7 +71,8 @@ class Forecaster:
         None is a null where the key expires by a column, and else the only value.
         """
         config, state = self.config, self.state
-        rules = replace(judge_rules(config, state, self.wall_us), has_fingerprint=False, refuses_conflicts=False)
+        rules = judge_rules(config, state, self.wall_us)
+        rules = replace(rules, has_fingerprint=False, refuses_conflicts=False, most_versions=0)
         order = np.zeros(1, np.int64)
         admission = np.full(1, self._parsed(expiry), np.uint8)
         keys, latest, has_latest, place = None, None, None, None
@@ -97,10 +98,10 @@ class Forecaster:
         return Admission.NULL_EXPIRY if expiry is None and self.config.expiry_column is not None else Admission.ADMITTED
 
     def _find(self, bucket: int, _: NDArray[np.uint64]) -> Matches:
-        """The newest entry, in the bucket or, with `lookup: all_live`, anywhere."""
+        """The newest entry in the bucket or, with `lookup: all_live`, the one that dies last."""
         all_live = self.config.lookup == "all_live"
         found = [entry for entry in self.entries if all_live or entry.bucket == bucket]
-        newest = max(found, key=lambda entry: entry.window, default=None)
+        newest = max(found, key=lambda entry: (all_live and entry.expiry, entry.window), default=None)
         if newest is None:
             return Matches(np.zeros(1, np.bool_), None, None, None)
         kind = np.float64 if self.config.expiry_key_scale.is_float else np.int64

@@ -85,13 +85,18 @@ def stored_key(
     if store.config is not None:
         forecaster = Forecaster(store.config, store.log.state, digest, found, None in values, wall_us)
         copies = tuple(_copies(store, forecaster, asked))
+    # An entry that a version has moved is the same copy.
+    copies_of = {
+        (one.window, one.bucket, number if one.origin is None else -1 - one.origin): one
+        for number, one in enumerate(found)
+    }
     return StoredKey(
         key,
         f"{digest[0]:016x}{digest[1]:016x}",
         shard,
         getattr(None if store.config is None else store.config.expiry, "field", None),
         copies,
-        tuple(_entry(store, entry, wall_us) for entry in found),
+        tuple(_entry(store, entry, wall_us) for entry in copies_of.values()),
     )
 
 

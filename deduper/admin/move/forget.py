@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from bucket_store.pieces.compaction import merge
 from bucket_store.pieces.piece import BucketEntries, PieceRef, decode_piece
 from bucket_store.pieces.store import append_piece
-from deduper.admin.keys.entries import find_key
+from deduper.admin.keys.entries import digests_of, find_key
 from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.open_store import OpenStore
@@ -38,7 +39,7 @@ AUDIT = "audit"
 class ForgetReport(AsJson):
     """What is forgotten, and the proof: sums over the pieces that had the key. Both are None in a plan.
 
-    `entries`: of the key, one a bucket that has it. `audit`: the file, once it is done.
+    `entries`: of the key and its versions, one a bucket that has it. `audit`: the file, once it is done.
     """
 
     json_names = ("is_executed", "digest", "shard", "entries", "pieces", "keys", "before", "after", "audit")
@@ -90,12 +91,12 @@ def forget(store: OpenStore, key: Sequence[KeyValue], *, now_us: int | None = No
 
 def _forget(owned: OwnedStore, planned: ForgetReport) -> ForgetReport:
     store, state = owned.store, owned.store.log.state
-    digest = int(planned.digest[:16], 16), int(planned.digest[16:], 16)
+    digests = np.array(digests_of(store, (int(planned.digest[:16], 16), int(planned.digest[16:], 16))), np.uint64)
     before, gone, after = KeySum(), KeySum(), KeySum()
     pieces = []
     for ref in state.pieces.get(planned.shard, ()):
         blocks = _blocks(store, ref)
-        without = [_without(block, digest) for block in blocks]
+        without = [_without(block, digests) for block in blocks]
         if all(len(one.digests) == len(block.digests) for one, block in zip(without, blocks, strict=True)):
             pieces.append(ref)
             continue
@@ -141,8 +142,9 @@ def _blocks(store: OpenStore, ref: PieceRef) -> list[BucketEntries]:
     return list(decode_piece(store.pieces.read(ref), file=ref.file, offset=ref.offset)[1])
 
 
-def _without(block: BucketEntries, digest: tuple[int, int]) -> BucketEntries:
-    kept = (block.digests[:, 0] != np.uint64(digest[0])) | (block.digests[:, 1] != np.uint64(digest[1]))
+def _without(block: BucketEntries, digests: NDArray[np.uint64]) -> BucketEntries:
+    """Without the digests of a key, whose lo is one."""
+    kept = ~np.isin(block.digests[:, 0], digests[:, 0]) | (block.digests[:, 1] != digests[0, 1])
     return block if kept.all() else block.chosen(kept)
 
 

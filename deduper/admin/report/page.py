@@ -291,7 +291,7 @@ def _shapes(report: JobReport) -> str:
     if report.reasons:
         rows = [(reason.replace("_", " "), (float(count),)) for reason, count in report.reasons.items()]
         figures.append(
-            charts.bars("Reasons", "Why records are not unique.", rows, [Series("records", "expired", ())], _whole)
+            charts.bars("Reasons", "Why records have left so.", rows, [Series("records", "expired", ())], _whole)
         )
     return f'<div class="figures">{"".join(figures)}</div>'
 

@@ -2,7 +2,8 @@
 
 With `own_bucket` (and by category, and for ever) no digest may stand twice in a bucket. With `all_live` it may stand
 twice only when the earlier copy was at or before the expiry point by the time the later one came, so that it was unique
-again, or when the later one is of a seed from outputs, where it counts whatever the clock.
+again, or when the later one is of a seed from outputs, where it counts whatever the clock. If keys have had versions,
+entries have moved while they lived: only that no two have one expiry key is checked then.
 
 A shard's digests are cut into slices by their upper word, each small enough to be sorted in memory; digests are spread
 evenly, so slices are alike. One word a digest is sorted; only where words are equal are digests compared. The
@@ -25,7 +26,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.findings import Check, Findings
 from deduper.admin.verify.log import LogHistory
 from deduper.admin.verify.pieces import Block
-from deduper.core.verdict import expiry_point
+from deduper.core.verdict import VERSION_REASON, expiry_point
 from deduper.window.completeness import outputs_through
 
 SLICE_ENTRIES = 1 << 21
@@ -172,14 +173,18 @@ def _compare(store: OpenStore, part: _Slice, rows: NDArray[np.int64], clock: Clo
     else:
         assert part.window is not None
         windows = part.window[rows].astype(np.int64)
-        order = np.lexsort((windows, lo, hi))
+        assert part.expiry is not None
+        moves = VERSION_REASON in store.log.state.reason_totals
+        order = np.lexsort((part.expiry[rows] if moves else windows, lo, hi))
     rows, hi, lo, buckets, windows = rows[order], hi[order], lo[order], buckets[order], windows[order]
     is_same = (hi[1:] == hi[:-1]) & (lo[1:] == lo[:-1])
     if clock is None:
         # Words hold the bucket already; only by chance are two alike.
         is_same &= buckets[1:] == buckets[:-1]
     else:
-        is_same &= ~_renewed(store, part, rows, windows, clock)
+        assert part.expiry is not None
+        renewed = np.diff(part.expiry[rows]) > 0 if moves else _renewed(store, part, rows, windows, clock)
+        is_same &= ~renewed
     for at in np.flatnonzero(is_same).tolist():
         first, second = int(rows[at]), int(rows[at + 1])
         earlier, later = part.blocks[int(part.block[first])], part.blocks[int(part.block[second])]

@@ -37,7 +37,8 @@ from bucket_store.log.state import fold_all
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.places.place import Place
 from deduper.admin.verify.findings import Check, Findings
-from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
+from deduper.core.verdict import PORT_OF_REASON, VERSION_REASON, TupleVerdict
+from deduper.payload import MOST_VERSIONS
 
 LOG_CHECKS = (
     Check.LOG_RECORDS,
@@ -348,8 +349,10 @@ def _check_reasons(
 def _check_entries(commit: CommitRecord, file: str, is_all_live: bool, findings: Findings) -> None:
     entries = sum(piece.entries for piece in commit.pieces)
     unique = commit.counts.get(TupleVerdict.UNIQUE.port, 0)
-    # With all_live a key can become unique again within one window, and only its last copy is kept.
-    if entries > unique or (entries < unique and not is_all_live):
+    # With all_live a key can become unique again within one window, and only its last copy is kept; a version may move
+    # all others of its key.
+    moved = commit.reasons.get(VERSION_REASON, 0) * (MOST_VERSIONS - 1) if is_all_live else 0
+    if entries > unique + moved or (entries < unique and not is_all_live):
         findings.wrong(
             Check.LOG_COUNTS,
             f"window {commit.window}: unique tuples, and entries in its pieces",

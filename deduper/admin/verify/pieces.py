@@ -19,7 +19,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import KnownCommit, LogHistory, overdue_commits
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import bucket_key
+from deduper.core.verdict import VERSION_REASON, bucket_key
 from deduper.window import policy
 
 PIECES_CHECKS = (Check.PIECES_BYTES, Check.PIECES_ORDER, Check.PIECES_INDEX)
@@ -254,11 +254,13 @@ def _entry_faults(where: _Where, entries: BucketEntries, source_rows: dict[int, 
             )
     if entries.window is not None:
         first, last = int(entries.window.min()), int(entries.window.max())
-        if not where.ref.first_window <= first <= last <= where.ref.last_window:
+        # An entry that a version has moved is older than its piece.
+        least = 0 if VERSION_REASON in where.state.reason_totals else where.ref.first_window
+        if not least <= first <= last <= where.ref.last_window:
             yield where.finding(
                 Check.PIECES_INDEX,
                 "windows of the entries",
-                expected=f"{where.ref.first_window} to {where.ref.last_window}",
+                expected=f"{least} to {where.ref.last_window}",
                 found=f"{first} to {last}",
             )
     elif entries.origin is not None and where.ref.first_window in source_rows:

@@ -24,6 +24,8 @@ _WHY = {
     "conflict": "its key is known from an earlier window, with another payload",
     "conflict_in_window": "its key came in the same window before, with another payload",
     "conflict_refused": "its key is known with another payload (on_conflict: error)",
+    "version": "its key is known with other payloads; it is a version of its own (on_conflict: unique)",
+    "too_many_versions": "its key has max_versions other payloads (on_conflict: unique)",
     "unknown": "its key is known; the first copy has no fingerprint to compare",
     "older_than_period": "it was a period or more behind the latest point",
     "category_dropped": "its category was dropped",

@@ -91,7 +91,14 @@ def test_columns_of_a_files_name_are_no_payload(tmp_path: Path) -> None:
         ({"fingerprint": {"except": [7]}}, "fingerprint.except.0: `7` is no column"),
         ({"fingerprint": {"except": ["at", "meta", "page"]}}, "fingerprint: leaves no column to compare"),
         ({"on_conflict": "error"}, "on_conflict: does nothing without `fingerprint`: no payload is compared"),
-        ({"on_conflict": "unique", "fingerprint": "all"}, "on_conflict:"),
+        ({"on_conflict": "both", "fingerprint": "all"}, "on_conflict:"),
+        ({"on_conflict": "unique"}, "on_conflict: does nothing without `fingerprint`: no payload is compared"),
+        (
+            {"on_conflict": "error", "fingerprint": "all", "max_versions": 4},
+            "max_versions: does nothing with `on_conflict: error`: a key has one version; add `on_conflict: unique`",
+        ),
+        ({"on_conflict": "unique", "fingerprint": "all", "max_versions": 1}, "max_versions:"),
+        ({"on_conflict": "unique", "fingerprint": "all", "max_versions": 65}, "max_versions:"),
     ],
 )
 def test_mistakes_say_what_to_write(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deduper.core.verdict import CONFLICT_REASONS
 from deduper.testing import Answer, Oracle, Row, Settings
 from tests import tiers
 from tests.deduper.engine import Engine, Memory, Shape, comparable
@@ -89,7 +90,8 @@ def test_conflicts_of_random_streams(mode: str, share: float, tmp_path: Path) ->
     """The same conflicts as the oracle, in memory and through the real store, whatever the shape."""
     found: Counter[str] = Counter()
     for seed in seeds(100):
-        on_conflict: Literal["duplicate", "error"] = "error" if seed % 2 else "duplicate"
+        chosen: tuple[Literal["duplicate", "error", "unique"], ...] = ("duplicate", "error", "unique")
+        on_conflict = chosen[seed % 3]
         stream = with_payloads(random_stream(mode, seed), seed, share, on_conflict)
         shape = replace(random_shape(seed), conflicts=on_conflict)
         rules = Engine(stream.settings, stream.types, shape, floats=stream.floats).rules
@@ -100,8 +102,24 @@ def test_conflicts_of_random_streams(mode: str, share: float, tmp_path: Path) ->
         except AssertionError as error:
             raise AssertionError(f"{mode}, seed {seed}") from error
         for window in run_engine(stream, shape):
-            found.update(reason for part in window for _, reason, _ in part if "conflict" in reason)
+            found.update(reason for part in window for _, reason, _ in part if reason in CONFLICT_REASONS)
+    if share == 0.3:
+        assert {"conflict", "version", "conflict_refused"} <= found.keys()
     assert bool(found) == (share > 0)
+
+
+@pytest.mark.parametrize("mode", ["never", "category", "event_time", "ordered", "ordered float"])
+def test_batches_do_not_matter_to_versions(mode: str) -> None:
+    """One source partition, cut into windows anywhere: ports, and the reasons of versions, are the same."""
+    for seed in seeds(80):
+        stream = random_stream(mode, seed)
+        stream = replace(stream, settings=replace(stream.settings, clock="arrival"))
+        shape = replace(random_shape(seed), conflicts="unique")
+        said = []
+        for cut in _cut(with_payloads(stream, seed, 0.5, "unique"), seed, 1):
+            rows = [answer for window in run_engine(cut, shape) for part in window for answer in part]
+            said.append([(port, port != "duplicate" and reason) for port, reason, _ in rows])
+        assert said[0] == said[1], f"{mode}, seed {seed}"
 
 
 def test_wide_streams_through_the_store(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_numbers_are_for_ever() -> None:
         20: "tombstone",
         21: "file_header",
         22: "conflict_refused",
+        23: "too_many_versions",
     }
 
 

@@ -63,7 +63,8 @@ _V = TypeVar("_V")
 class Window:
     """Rows by reading task, each (key, expiry key, is an error), and how many reading tasks a partition has.
 
-    `conflicts`: payloads, which follow from key and expiry key, are compared; `error`: a conflict is one.
+    `conflicts`: payloads, which follow from key and expiry key, are compared; `error`: a conflict is one; `unique`: it
+    is a version.
     """
 
     readers: list[list[tuple[int, int, bool]]]
@@ -84,7 +85,7 @@ windows = st.builds(
     shards=st.integers(1, 5),
     first_seen=st.booleans(),
     seed=st.integers(0, 1000),
-    conflicts=st.sampled_from(["", "duplicate", "error"]),
+    conflicts=st.sampled_from(["", "duplicate", "error", "unique"]),
 )
 
 
@@ -121,7 +122,12 @@ class Service:
             window=self.window,
             epoch=1,
             attempt=0,
-            rules=replace(rules, has_fingerprint=compares, refuses_conflicts=window.conflicts == "error"),
+            rules=replace(
+                rules,
+                has_fingerprint=compares,
+                refuses_conflicts=window.conflicts == "error",
+                most_versions=2 if window.conflicts == "unique" else 0,
+            ),
             tables=TableSettings(str(self.root / "tables"), str(self.root / "tables"), 1 << 24, 1 << 24, tables),
             places=None,
             category_ids=(),
@@ -153,6 +159,7 @@ class Service:
             expiry_type=pa.int64(),
             expiry_scale=0,
             has_fingerprint=bool(window.conflicts),
+            keeps_versions=window.conflicts == "unique",
         )
 
     def took(self, receipts: list[Receipt]) -> list[tuple[Any, bytes]]:

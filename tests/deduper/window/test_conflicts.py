@@ -19,7 +19,9 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import decode_piece
 from deduper.admin.keys.conflicts import ConflictReport, conflicts_of
 from deduper.admin.keys.explain import explain
+from deduper.admin.move.forget import forget
 from deduper.admin.open_store import open_store
+from deduper.admin.verify.run import verify_store
 from deduper.cli.views.explain import render, render_conflicts
 from deduper.errors import UsageError
 from deduper.seeding.reading import seed_config
@@ -124,6 +126,89 @@ def test_a_conflict_may_be_an_error(form: str, tmp_path: Path) -> None:
     assert {row["detail"] for row in errors} == {"the key is known with another payload (on_conflict: error)"}
     if form == "json":
         assert [json.loads(row["raw"]) for row in errors] == [FIRST[3], SECOND[1], SECOND[3]]
+
+
+ALL_LIVE = {"by": "ordered", "field": "sent_at", "period": 10, "span": 5, "lookup": "all_live"}
+
+
+@pytest.mark.parametrize("expiry", [{"by": "never", "buckets": 2}, ALL_LIVE])
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_conflict_may_be_a_version(form: str, expiry: dict[str, Any], tmp_path: Path) -> None:
+    """It leaves as unique, marked; its copies name it as their first copy; one too many is an error with its record.
+
+    What the store has of them is sound, is shown by the key, and is forgotten with it.
+    """
+    one = job(tmp_path, form, on_conflict="unique", max_versions=2, expiry=expiry)
+    put(one, "1", [record("a", sent_at=1), record("b", sent_at=2), record("a", 2.0, sent_at=3)], form)
+    put(one, "2", [record("a", 2.0, sent_at=4), record("a", sent_at=5), record("a", 3.0, sent_at=6)], form)
+    one.run()
+    assert [(row["id"], row["amount"], row["_dedup"]["reason"]) for row in one.rows("unique")] == [
+        ("a", 1.0, None),
+        ("b", 1.0, None),
+        ("a", 2.0, "version"),
+    ]
+    version = one.rows("unique")[2]["_dedup"]
+    assert version["first_seen"]["position"] == 0
+    assert len({version["fingerprint"], version["first_fingerprint"], None}) == 3
+    assert [(row["amount"], row["_dedup"]["first_seen"]["position"]) for row in one.rows("duplicate")] == [
+        (2.0, 2),
+        (1.0, 0),
+    ]
+    (error,) = (row["_dedup"] for row in one.rows("error"))
+    assert (error["reason"], error["detail"]) == (
+        "too_many_versions",
+        "the key has max_versions other payloads (on_conflict: unique)",
+    )
+    assert error["first_seen"]["position"] == (2 if expiry is ALL_LIVE else 0), "of the version that dies last"
+    assert form != "json" or json.loads(error["raw"]) == record("a", 3.0, sent_at=6)
+    put(one, "3", [record("b", note="other", sent_at=7), record("b", sent_at=8)], form)
+    one.run()
+    assert one.rows("unique")[3]["_dedup"]["reason"] == "version"
+    assert one.rows("duplicate")[2]["_dedup"]["first_seen"]["window"] == 0
+    assert differences(one.config_file) == []
+    config = str(one.config_file)
+    report = verify_store(open_store(config))
+    assert not report.findings, report
+    assert conflicts_of(open_store(config)).columns == {"amount": 2, "note": 1}
+    found = explain(open_store(config), ("b",))
+    assert [(copy.reason, copy.differs) for copy in found.copies] == [
+        ("", ()),
+        ("version", ("note",)),
+        ("earlier_window", ()),
+    ]
+    assert len(found.stored.entries) == 2, "one that has moved is shown once"
+    assert any("version" in text for text in words(printed(render(found), 100)))
+    assert forget(open_store(config), ("b",)).entries == (3 if expiry is ALL_LIVE else 2)
+    put(one, "4", [record("b", note="other", sent_at=8), record("a", 2.0, sent_at=9)], form)
+    one.run()
+    assert one.rows("unique")[-1]["_dedup"]["reason"] is None
+    assert one.rows("duplicate")[-1]["_dedup"]["first_seen"]["position"] == 2
+    assert not verify_store(open_store(config)).findings
+
+
+def test_versions_on_and_off(tmp_path: Path) -> None:
+    """The first copy alone counts while they are off; then all do again, as many as there may be."""
+    one = job(tmp_path, on_conflict="unique")
+    put(one, "1", [record("a"), record("a", 2.0), record("a", 3.0)])
+    one.run()
+    said = []
+    for name, settings in (
+        ("2", {"on_conflict": "duplicate"}),
+        ("3", {"on_conflict": "unique", "max_versions": 2}),
+        ("4", {"on_conflict": "unique", "max_versions": 4}),
+    ):
+        one.sections = {**one.sections, "max_versions": 8, **settings}
+        put(one, name, [record("a", 2.0), record("a", 3.0), record("a", float(name) * 10)])
+        one.run()
+        rows = [*one.rows("unique"), *one.rows("duplicate"), *one.rows("error")]
+        of_window = {row["amount"]: row["_dedup"]["reason"] for row in rows if row["_dedup"]["window"] == int(name) - 1}
+        said.append([of_window[amount] for amount in (2.0, 3.0, float(name) * 10)])
+    assert said == [
+        ["conflict", "conflict", "conflict"],
+        ["earlier_window", "too_many_versions", "too_many_versions"],
+        ["earlier_window", "earlier_window", "version"],
+    ]
+    assert differences(one.config_file) == []
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])

@@ -152,7 +152,8 @@ def trials(draw: Any, by: str) -> Trial:
     """Settings near the edges: small periods, two buckets a period, little that is live."""
     null_keys = draw(st.sampled_from(("error", "allow")))
     unit: Any = 1
-    chosen = Settings(by, null_keys=null_keys, on_conflict=draw(st.sampled_from((None, None, "duplicate", "error"))))
+    on_conflict = draw(st.sampled_from((None, None, "duplicate", "error", "unique", "unique")))
+    chosen = Settings(by, null_keys=null_keys, on_conflict=on_conflict, max_versions=draw(st.sampled_from((2, 3))))
     if by == "category":
         live, dropped = draw(st.integers(1, 3)), draw(st.sampled_from((0, 1, 2, 10_000)))
         chosen = replace(chosen, live_categories=live, remember_dropped=dropped)

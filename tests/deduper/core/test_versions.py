@@ -1,0 +1,126 @@
+"""Versions of a key: their digests, their order in the store, and what `takes_later` makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bucket_store.pieces.piece import Entries
+from bucket_store.tables.matches import Matches
+from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
+from deduper.core.versions import version_digests
+from deduper.payload import MOST_VERSIONS
+
+KEY = (7, 7)
+RULES = JudgeRules("ordered", True, False, 10, 5, 1, True, None, has_fingerprint=True, most_versions=3)
+Known = dict[tuple[int, int], tuple[int, int, int, int]]
+"""By digest: expiry key, origin, window, fingerprint."""
+
+
+@pytest.mark.parametrize("spread", [1, 3, 64, 65_536])
+def test_digests_of_versions_are_those_of_the_format(spread: int) -> None:
+    """By FORMAT.md in big ints: all of a key apart, in its shard and bucket, none of them zero, the first its own."""
+    turns = min(2**64 // spread, 2**64 - 1)
+    for hi in (0, 1, spread - 1, spread, 2**63, 2**64 - 2, 2**64 - 1, 0x0123456789ABCDEF):
+        key = np.array([(hi, 5)], np.uint64).repeat(MOST_VERSIONS, axis=0)
+        found = version_digests(key, np.arange(1, MOST_VERSIONS + 1), spread).tolist()
+        expected = [
+            spread * max(1, (hi // spread + (n - 1) * (turns // 65)) % turns) + hi % spread
+            for n in range(2, MOST_VERSIONS + 1)
+        ]
+        assert found == [[hi, 5], *([one, 5] for one in expected)]
+        assert len({one for one, _ in found}) == MOST_VERSIONS
+        assert {one % spread for one, _ in found} == {hi % spread}
+
+
+def judge(rows: list[tuple[int, int]], known: Known, window: int = 9, **rules: Any) -> ShardOutcome:
+    """Rows of one key, each (expiry key, fingerprint), against what is known, whose clock has not begun."""
+
+    def find(_: int, digests: Any) -> Matches:
+        hits = [known.get((hi, lo)) for hi, lo in digests.tolist()]
+        columns = list(zip(*[hit or (0, 0, 0, 0) for hit in hits], strict=True))
+        kinds = (np.int64, np.int64, np.uint32, np.uint64)
+        expiry, origin, of_window, payload = (np.array(one, kind) for one, kind in zip(columns, kinds, strict=True))
+        return Matches(np.array([hit is not None for hit in hits]), expiry, origin, of_window, payload)
+
+    count = len(rows)
+    given = ShardRows(
+        digests=np.full((count, 2), KEY, np.uint64),
+        order=np.arange(count, dtype=np.int64),
+        admission=np.zeros(count, np.uint8),
+        expiry=np.array([expiry for expiry, _ in rows], np.int64),
+        latest_before=None,
+        has_latest=None,
+        category=None,
+        fingerprint=np.array([payload for _, payload in rows], np.uint64),
+    )
+    return judge_shard(given, replace(RULES, **rules), window, find)
+
+
+def said(outcome: ShardOutcome) -> tuple[list[int], dict[str, int]]:
+    """The verdicts and the reasons."""
+    return outcome.verdict.tolist(), outcome.reasons()
+
+
+def stored(entries: Entries | None) -> dict[int, tuple[int, int, int, int]]:
+    """What a window leaves, by the number of the version."""
+    assert entries is not None
+    assert entries.expiry is not None
+    assert entries.origin is not None
+    assert entries.fingerprint is not None
+    window = [9] * len(entries.digests) if entries.window is None else entries.window.tolist()
+    columns = (entries.expiry.tolist(), entries.origin.tolist(), window, entries.fingerprint.tolist())
+    return {
+        DIGESTS.index(tuple(digest)) + 1: values
+        for digest, *values in zip(entries.digests.tolist(), *columns, strict=True)
+        for values in [tuple(values)]
+    }
+
+
+DIGESTS = [
+    (int(hi), int(lo)) for hi, lo in version_digests(np.full((5, 2), KEY, np.uint64), np.arange(1, 6), 1).tolist()
+]
+
+
+def test_a_version_that_outlives_others_takes_their_place() -> None:
+    """They move on with their window and origin, one place each; those of equal expiry keys keep their order."""
+    known: Known = {DIGESTS[0]: (5, 50, 2, 100), DIGESTS[1]: (5, 51, 3, 101)}
+    outcome = judge([(5, 101), (6, 102), (6, 102), (4, 103)], known)
+    assert said(outcome) == (
+        [1, 0, 1, 3],
+        {"earlier_window": 1, "version": 1, "same_window": 1, "too_many_versions": 1},
+    )
+    assert outcome.first_window.tolist() == [3, 2, 9, 9], "a version names the first entry"
+    assert stored(outcome.entries) == {1: (6, 1, 9, 102), 3: (5, 50, 2, 100)}
+    assert outcome.max_remembered == 6
+    assert outcome.distances.counts == judge([], {}).distances.counts
+
+
+def test_the_dead_are_the_last_and_make_room() -> None:
+    """With a clock at 15 an entry of 5 is dead: the next version takes its place, and the limit counts the living."""
+    known: Known = {DIGESTS[0]: (9, 50, 2, 100), DIGESTS[1]: (8, 51, 3, 101), DIGESTS[2]: (5, 52, 3, 102)}
+    assert said(judge([(7, 103)], known)) == ([3], {"too_many_versions": 1})
+    outcome = judge([(7, 103), (7, 102)], known, latest=15)
+    assert said(outcome) == ([0, 3], {"version": 1, "too_many_versions": 1})
+    assert stored(outcome.entries) == {3: (7, 0, 9, 103)}
+    outcome = judge([(30, 101)], known, latest=30)
+    assert said(outcome) == ([0], {}), "all are dead"
+    assert stored(outcome.entries) == {1: (30, 0, 9, 101)}
+
+
+def test_no_version_joins_an_unknown_payload() -> None:
+    """Its copies are unknown, as ever."""
+    outcome = judge([(5, 101)], {DIGESTS[0]: (5, 50, 2, 0), DIGESTS[1]: (5, 51, 2, 101)})
+    assert said(outcome) == ([1], {"unknown": 1})
+    assert outcome.entries is None
+
+
+def test_of_outputs_the_latest_of_each_payload_counts() -> None:
+    """Whatever the order: a later one takes the place of its own payload; of too many the latest stay."""
+    rows = [(20, 100), (40, 101), (35, 100), (30, 101), (10, 102), (50, 103), (5, 104)]
+    outcome = judge(rows, {}, takes_later=True)
+    assert outcome.verdict.tolist() == [0, 0, 0, 1, 0, 0, 1]
+    assert stored(outcome.entries) == {1: (50, 5, 9, 103), 2: (40, 1, 9, 101), 3: (35, 2, 9, 100)}
