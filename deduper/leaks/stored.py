@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from bucket_store.log.leak_sample import LeakSample
 from deduper.leaks.meter import LeakMeter, LeakSettings, LeakTotals, SampledKeys
 
-_KEY_COLUMNS = ("words", "seen", "newest", "missed", "entry", "has_entry", "gained")
-_TOTALS = ("sampled", "totals", "squares", "answers", "gains", "gain_squares", "distances")
+_KEY_COLUMNS = ("words", "seen", "newest", "missed")
+_TOTALS = ("sampled", "totals", "squares", "distances")
 
 
 def settings_text(settings: LeakSettings) -> str:
@@ -51,7 +51,7 @@ def meter_of(sample: LeakSample) -> LeakMeter:
         ValueError, KeyError, TypeError: no release writes such a sample.
     """
     given = json.loads(sample.settings)
-    settings = LeakSettings(**{**given, "periods": tuple(given["periods"]), "edges": tuple(given["edges"])})
+    settings = LeakSettings(**{**given, "edges": tuple(given["edges"])})
     if not 0 <= sample.keys <= settings.most_keys:
         raise ValueError(f"{sample.keys} keys, where {settings.most_keys} is the most")
     keys, totals = SampledKeys.empty(settings), LeakTotals.none(settings)
