@@ -12,8 +12,7 @@ from numba.extending import is_jitted
 
 from deduper.ranges.aggregate.aggregates import Own, is_number
 from deduper.ranges.aggregate.cells import Cells
-from deduper.ranges.aggregate.ordering import ranks
-from deduper.ranges.aggregate.points import Ints
+from deduper.ranges.aggregate.points import Ints, ranks
 
 
 def run_cells(own: Own, kind: pa.DataType, values: pa.Array, cells: Cells) -> pa.Array:

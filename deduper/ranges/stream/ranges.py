@@ -13,11 +13,10 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from deduper.ranges.aggregate import levels as of_levels
 from deduper.ranges.aggregate.cells import Ids, IdTable
 from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.points import Ints, closed_ranges
-from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
+from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges, level_answers
 from deduper.ranges.aggregate.rows import whole
 from deduper.ranges.stream.pieces import PieceName
 from deduper.ranges.stream.rows import numbers
@@ -118,7 +117,7 @@ def answers(job: StreamJob, levels: Sequence[RangeLevel], schema: pa.Schema, eve
         words = [pa.field(name, pa.int64()) for name in (HI, LO)]
         indexes.insert(0, (_index(job, pa.schema([*schema, *words]).empty_table()), 1))
     types = {field.name: field.type for field in schema}
-    return of_levels.answers(indexes, job.known, types, events)
+    return level_answers(indexes, job.known, types, events)
 
 
 @dataclass(frozen=True, slots=True)
