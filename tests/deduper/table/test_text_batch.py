@@ -122,7 +122,7 @@ def test_a_header_that_is_not_the_schema(tmp_path: Path) -> None:
     """Fields are columns by their order; nothing is written."""
     place = Place(tmp_path, "delta")
     put(place, "a.csv", ["v,k,d", "1,2,1970-01-01"])
-    with pytest.raises(SchemaDriftError, match="its first line is v, k, d, and the schema has k, v, d") as caught:
+    with pytest.raises(SchemaDriftError, match="the header k, v, d is expected; the first line is v, k, d") as caught:
         run_load(config(place, "csv"))
     assert caught.value.exit_code is ExitCode.USAGE
     assert place.rows() == []
