@@ -1,4 +1,4 @@
-"""The interface of an index, and the index that a setting names: a kind of this package, or one's own class.
+"""The interface of an index, and the index that a setting names: a kind of this package, or a custom class.
 
 A write opens the index under the table's lock, brings it up to the files of the version that it judges, and asks for
 keys; after its commit it brings it up to the new version. So an entry of a commit that failed, or that was rolled back,
@@ -31,7 +31,7 @@ ABSENT = -1
 """The file number of a key that is in no file that counts."""
 
 NO_TARGET = -1
-"""The number of the file that takes a row, if it is none of the removed ones."""
+"""The target of a row that goes to a new file, not to the successor of a removed one."""
 
 Values = Mapping[str, pa.Array]
 """Columns of the keys of a look-up, by name: a row for each key, in their order. Texts and bytes are `large_string` and
@@ -266,7 +266,7 @@ _METHODS = ("open", "view", "rebuild", "status", "columns_of")
 
 
 def index_of(kind: str, options: Mapping[str, Any]) -> TableIndex:
-    """The index of a kind, or of one's own class; `options` are its keyword arguments.
+    """The index of a kind, or of a custom class; `options` are its keyword arguments.
 
     Raises:
         SettingError: of `index.kind` or `index.options`, naming what is wrong.
