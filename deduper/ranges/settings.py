@@ -29,7 +29,7 @@ def _readable(text: str) -> str:
 
 
 class RangeSettings(OwnFile):
-    """What is asked of which columns."""
+    """The columns of events and ranges, and the aggregates."""
 
     page = "docs/range-aggregates.md"
     mark = "aggregates"

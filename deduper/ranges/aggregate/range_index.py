@@ -75,7 +75,7 @@ class _Summed:
 
 @dataclass(frozen=True, slots=True)
 class _OfCells:
-    """An aggregate of one's own, finished for each cell."""
+    """A custom aggregate, finished for each cell."""
 
     finished: pa.Array
 
@@ -150,7 +150,7 @@ class RangeIndex:
         return Places(group, point, cell_of(self._timeline, group, point))
 
     def list_lengths(self, places: Places) -> list[Ints]:
-        """Of each aggregate that is as long as the ranges are many, how many values events have."""
+        """For each `list` and `set`: how many values each event has."""
         return [ready.count(places) for ready in self._ready if isinstance(ready, Coverings)]
 
     def parts(self, places: Places) -> list[PartialAnswer]:
@@ -161,12 +161,12 @@ class RangeIndex:
     def _part(ready: Answers, places: Places) -> PartialAnswer:
         if isinstance(ready, _Summed):
             return ready.part(places)
-        assert isinstance(ready, Best | Coverings), "a state of one's own has no parts"
+        assert isinstance(ready, Best | Coverings), "a custom aggregate has no parts"
         return PartialAnswer(values=ready.event_values(places))
 
 
 def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:
-    """Stretches of rows whose lists have `MOST_LISTED` values together, or that are one row."""
+    """Stretches of rows: each has at most `MOST_LISTED` values in its lists, or is one row."""
     listed = np.cumsum(sum(counts, np.zeros(rows, np.int64)))
     begin = 0
     while begin < rows:

@@ -42,13 +42,12 @@ _ANSWERS = "__range_job_answers"
 
 @dataclass(frozen=True, slots=True)
 class RangeAggregates:
-    """What a call gives: the asked rows with their aggregates, the bad rows, and how it is done.
+    """The asked rows with their aggregates, the bad rows, and how the index is spread.
 
     `parts`: into how many the indexed rows are cut; None where every worker has the whole index.
     """
 
     rows: DataFrame
-    indexed_rows: int
     parts: int | None
     sides: tuple[FrameSide, FrameSide]
 
@@ -122,16 +121,14 @@ def range_aggregate(
     size = _index_size(of_index, columns, of_row)
     if size <= index_bytes:
         table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
-        rows = table.num_rows
         shared = shared_by_workers(work.index([table]), asked.sparkSession.sparkContext)
         answered = _looked_up(asked, keys, work, shared, answers)
     else:
         index_side, asked_side = _with_digest(indexed, keys, columns), _with_digest(asked, keys, asked.columns)
         schema = T.StructType([*asked.schema.fields, *answers.fields])
-        rows = index_side.count()
         parts = parts_for(size, index_bytes, asked.sparkSession.sparkContext.defaultParallelism)
         answered = in_parts(asked_side, index_side, work, parts, asked.columns, schema)
-    return RangeAggregates(answered, rows, parts, sides)
+    return RangeAggregates(answered, parts, sides)
 
 
 def _index_size(indexed: DataFrame, columns: Sequence[str], bytes_a_row: int) -> int:
