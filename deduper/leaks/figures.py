@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from bucket_store.log.leak_sample import LeakSample
 from deduper.as_json import AsJson
-from deduper.leaks.meter import FOUND, KINDS, LeakMeter
-from deduper.leaks.stored import meter_of
+from deduper.leaks.meter import FOUND, KINDS, LeakMeter, meter_of
 
 _Z = 1.959964
 """Of the standard normal distribution: 95 % lie within it, on both sides."""
@@ -82,7 +81,7 @@ def figures_of_sample(sample: LeakSample) -> LeakFigures:
     """Those of a store's file.
 
     Raises:
-        ValueError, KeyError, TypeError: see `stored.meter_of`.
+        ValueError, KeyError, TypeError: see `meter_of`.
     """
     return figures_of(
         meter_of(sample),

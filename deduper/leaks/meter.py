@@ -3,17 +3,20 @@
 A key is remembered until its latest copy is `memory` old. Each further record of it is a copy: a duplicate was found,
 anything else was missed, in one of three ways (`KINDS`).
 
-The state is a function of the settings and of the records that were given, window by window.
+The state is a function of the settings and of the records that were given, window by window. `sample_of` and `meter_of`
+turn it into the store's file and back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bucket_store.log.leak_sample import LeakSample
 from deduper.core import kernels
 from deduper.core.clock import domain_ends
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt64s
@@ -27,6 +30,8 @@ FOUND = len(KINDS)
 _FULL = 0.75
 """After room was made, at most this share of the sample is in use."""
 _MOST_BITS = 60
+_KEY_COLUMNS = ("words", "seen", "newest", "missed")
+_TOTALS = ("sampled", "totals", "squares", "distances")
 
 Floats = NDArray[np.float64]
 
@@ -202,6 +207,63 @@ class LeakMeter:
 
 def _point(latest: int | float, period: int | float) -> int | float:
     return max(latest - period, -(2**63)) if isinstance(latest, int) else latest - period
+
+
+def settings_text(settings: LeakSettings) -> str:
+    """Equal for equal settings."""
+    return json.dumps(asdict(settings), sort_keys=True)
+
+
+def sample_of(
+    meter: LeakMeter, *, store_id: str, next_window: int, first_window: int, since_us: int, missed_windows: int
+) -> LeakSample:
+    """The measurement, to be written."""
+    columns = {
+        **dict(zip(_KEY_COLUMNS, (column[: meter.count] for column in meter.keys.all()), strict=True)),
+        **dict(zip(_TOTALS, meter.totals.all(), strict=True)),
+    }
+    return LeakSample(
+        store_id=store_id,
+        next_window=next_window,
+        first_window=first_window,
+        since_us=since_us,
+        missed_windows=missed_windows,
+        settings=settings_text(meter.settings),
+        bits=meter.bits,
+        records=meter.totals.records,
+        seen=meter.totals.seen,
+        keys=meter.count,
+        columns={name: _little(column).tobytes() for name, column in columns.items()},
+    )
+
+
+def meter_of(sample: LeakSample) -> LeakMeter:
+    """The measurement that was written.
+
+    Raises:
+        ValueError, KeyError, TypeError: no release writes such a sample.
+    """
+    given = json.loads(sample.settings)
+    settings = LeakSettings(**{**given, "edges": tuple(given["edges"])})
+    if not 0 <= sample.keys <= settings.most_keys:
+        raise ValueError(f"{sample.keys} keys, where {settings.most_keys} is the most")
+    keys, totals = SampledKeys.empty(settings), LeakTotals.none(settings)
+    for name, column in zip(_KEY_COLUMNS, keys.all(), strict=True):
+        _fill(column[: sample.keys], sample.columns[name])
+    for name, column in zip(_TOTALS, totals.all(), strict=True):
+        _fill(column, sample.columns[name])
+    totals.records, totals.seen = sample.records, sample.seen
+    if len(set(keys.words[: sample.keys].tolist())) != sample.keys:
+        raise ValueError("a key is there twice")
+    return LeakMeter(settings, sample.bits, sample.keys, keys, totals)
+
+
+def _little(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(column.dtype.newbyteorder("<"), copy=False)
+
+
+def _fill(column: NDArray[Any], data: bytes) -> None:
+    column[...] = np.frombuffer(data, column.dtype.newbyteorder("<")).reshape(column.shape)
 
 
 def warm(*, float_domain: bool) -> None:

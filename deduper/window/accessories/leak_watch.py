@@ -17,9 +17,8 @@ from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTime
 from deduper.config.model import Config
 from deduper.core.verdict import INT64_MAX
 from deduper.leaks.figures import LeakFigures, figures_of, figures_of_sample
-from deduper.leaks.meter import LeakMeter, LeakSettings
+from deduper.leaks.meter import LeakMeter, LeakSettings, meter_of, sample_of, settings_text
 from deduper.leaks.sample import SampledRecords
-from deduper.leaks.stored import meter_of, sample_of, settings_text
 from deduper.tasks.receipts import Receipt
 from deduper.window import policy
 from deduper.window.accessories.accessory import Accessory

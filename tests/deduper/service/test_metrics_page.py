@@ -36,9 +36,8 @@ from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
 from deduper.errors import DeduperError
 from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
 from deduper.leaks.figures import figures_of
-from deduper.leaks.meter import LeakMeter, LeakSettings
+from deduper.leaks.meter import LeakMeter, LeakSettings, sample_of
 from deduper.leaks.sample import SampledRecords
-from deduper.leaks.stored import sample_of
 from deduper.service import health, job, lag_watch, metrics, process_memory
 from deduper.service.metrics import JobMetrics
 from deduper.service.metrics_server import serving_metrics
