@@ -66,7 +66,7 @@ class Greatest(Section):
 
 
 class IndexSetting(Section):
-    """Which files hold a key: the kind of index, or a custom class, with its keyword arguments."""
+    """Which files hold a key: the kind of index, with its keyword arguments."""
 
     kind: str = Field(default="exact", examples=["bloom"])
     options: dict[str, Any] = Field(default={}, repr=False)  # passwords may be among them
