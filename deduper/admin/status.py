@@ -124,7 +124,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     entries = sum(piece.entries for piece in live)
     on_disk = _bytes_on_disk(store.root)
     lag, files = source_lag(store), waiting_files(store)
-    leaks = stored_figures(store.log.root, state.latest_point)
+    leaks = stored_figures(store.log.root)
     facts = _facts(store, owner, lag, files, leaks)
     return StoreStatus(
         health=health(facts),
@@ -166,7 +166,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
 
 def job_health(store: OpenStore) -> Health:
     """The verdict on the store's job, as `store_status` has it."""
-    leaks = stored_figures(store.log.root, store.log.state.latest_point)
+    leaks = stored_figures(store.log.root)
     return health(_facts(store, _owner(store), source_lag(store), waiting_files(store), leaks))
 
 

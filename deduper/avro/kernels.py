@@ -160,7 +160,7 @@ def decode(
                 if frames[frame, _LEFT] == 0:
                     value, at = _long(data, at, end)
                     if at >= 0 and value < 0:
-                        # The size of the block follows, of which nobody who reads all of it has need.
+                        # The size of the block follows; a reader of all its items does not need it.
                         _, at = _long(data, at, end)
                         value = -value
                     # Every item takes a byte at least.

@@ -1,12 +1,12 @@
-"""Files as a source and as a port: the two sections, as frozen values; see `config`."""
+"""Files as a source, as a port, and as what a command reads once: the sections, as frozen values; see `config`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
@@ -15,14 +15,17 @@ from deduper.config.apart import before_wildcards
 from deduper.config.values import (
     Count,
     Delimiter,
+    LocalPath,
     NamePattern,
     PortUrl,
     Schema,
     Section,
     local_path,
     refusal,
+    require_fields,
     resolve,
     shown,
+    unknown_groups,
 )
 
 
@@ -120,3 +123,42 @@ class FileSink(Section):
     def path(self) -> Path:
         """The directory on this machine. Raises ValueError when it is elsewhere: see `is_local`."""
         return self.place.local
+
+
+class TypedFiles(Section):
+    """Files of rows. Text has a schema, Parquet has types of its own."""
+
+    format: Literal["parquet", "csv", "json", "common_log", "combined_log", "logfmt"] = Field(examples=["parquet"])
+    columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
+
+    @model_validator(mode="after")
+    def _text_has_a_schema(self) -> Self:
+        if self.format == "parquet" and self.columns is not None:
+            raise refusal("has no effect: Parquet has types of its own", "remove it", at=("schema",), at_key=True)
+        if self.format != "parquet" and self.columns is None:
+            write = 'write the columns as Spark DDL, as "id string, at timestamp"'
+            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
+        return self
+
+    @property
+    def parsed_columns(self) -> tuple[Column, ...]:
+        """The declared columns; none for Parquet."""
+        return () if self.columns is None else parse_columns(self.columns)
+
+
+class InputFiles(TypedFiles):
+    """Files that a command reads once, whole."""
+
+    path: LocalPath = Field(examples=["in/*.parquet"])
+    header: bool = Field(default=True, examples=["true"])
+    name_pattern: NamePattern | None = Field(default=None, examples=[r"'(?P<day>\d{4}-\d{2}-\d{2})\.csv'"])
+
+    @model_validator(mode="after")
+    def _lines_and_names_give_the_columns(self) -> Self:
+        if self.name_pattern is not None and self.columns is None:
+            what = "Parquet files have types of their own, and a text in a name has none"
+            raise refusal(what, "remove it, or write the column into the files", at=("name_pattern",), at_key=True)
+        for what, write in unknown_groups(self.name_pattern or "", self.parsed_columns):
+            raise refusal(what, write, at=("name_pattern",))
+        require_fields(self.format, self.columns, self.name_pattern)
+        return self

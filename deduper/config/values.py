@@ -368,17 +368,6 @@ def unknown_groups(pattern: str, columns: Iterable[Column]) -> Iterator[tuple[st
             yield what, "declare it as string"
 
 
-def require_groups(pattern: str | None, ddl: str | None) -> None:
-    """Raises PydanticCustomError unless the groups of a `name_pattern` are columns of a section's schema."""
-    if pattern is None:
-        return
-    if ddl is None:
-        what = "Parquet files have types of their own, and a text in a name has none"
-        raise refusal(what, "remove it, or write the column into the files", at=("name_pattern",), at_key=True)
-    for what, write in unknown_groups(pattern, parse_columns(ddl)):
-        raise refusal(what, write, at=("name_pattern",))
-
-
 def require_fields(form: str, ddl: str | None, name_pattern: str | None = None) -> None:
     """Raises PydanticCustomError unless the lines, or the names of files, of a format can give a section's columns."""
     given = re.compile(name_pattern or "").groupindex

@@ -655,51 +655,34 @@ def count_distances(
 def measure_misses(
     rows: Int64s,
     expiry: Expiries,
-    order: Int64s,
     verdict: UInt8s,
     latest: Any,
     has_latest: bool,
-    moves: bool,
-    position_bits: int,
     period: Any,
     memory: Any,
     lowest: Any,
     weight: float,
-    periods: Expiries,
     edges: NDArray[np.float64],
     seen: Bools,
     newest: Expiries,
     missed: NDArray[np.float64],
-    entry: Expiries,
-    has_entry: Bools,
-    gained: NDArray[np.float64],
     sampled: Int64s,
     totals: NDArray[np.float64],
     squares: NDArray[np.float64],
-    answers: NDArray[np.float64],
-    gains: NDArray[np.float64],
-    gain_squares: NDArray[np.float64],
     distances: NDArray[np.float64],
 ) -> None:
     """Count the sampled records of a window, which come in source order; see `deduper.leaks.meter`.
 
-    `rows` are the places of the records' keys in the columns from `seen` to `gained`; all from there on is changed.
+    `rows` are the places of the records' keys in `seen`, `newest` and `missed`; these and all behind them are changed.
     `missed` has the kinds of `leaks.meter.KINDS`, which are also the first ones of `sampled`, `totals` and `squares`.
     """
-    clock, is_set = latest, has_latest
-    partition = np.int64(-1)
     for at in range(rows.size):
         row, key, judged = rows[at], expiry[at], verdict[at]
-        if order[at] >> position_bits != partition:
-            partition = order[at] >> position_bits
-            clock, is_set = latest, has_latest
         # By the committed clock: the one of the sampled records would make an estimate depend on the rate.
         if seen[row] and has_latest and is_expired(newest[row], latest, memory, lowest):
             seen[row] = False
             missed[row, :] = 0.0
-            gained[row, :] = 0.0
-        is_copy = seen[row]
-        if is_copy:
+        if seen[row]:
             later, earlier = (key, newest[row]) if key >= newest[row] else (newest[row], key)
             if judged == _DUPLICATE:
                 kind = 3
@@ -716,27 +699,7 @@ def measure_misses(
             totals[kind] += weight
             distance = np.float64(later) - np.float64(earlier)
             distances[0 if kind == 3 else 1, np.searchsorted(edges, distance)] += weight
-        for each in range(periods.size):
-            has_live = has_entry[row, each] and not (
-                is_set and is_expired(entry[row, each], clock, periods[each], lowest)
-            )
-            if is_set and is_expired(key, clock, periods[each], lowest):
-                answer = 2
-            else:
-                # The first copy of a duplicate may have come before the measurement.
-                answer = 1 if has_live or (judged == _DUPLICATE and not is_copy) else 0
-                if not has_live:
-                    entry[row, each] = key
-                    has_entry[row, each] = True
-            answers[each, answer] += weight
-            gain = (weight if answer == 1 else 0.0) - (weight if judged == _DUPLICATE else 0.0)
-            if gain != 0.0:
-                gain_squares[each] += (gained[row, each] + gain) ** 2 - gained[row, each] ** 2
-                gained[row, each] += gain
-                gains[each] += gain
         if judged in (_UNIQUE, _DUPLICATE):
             if not seen[row] or key > newest[row]:
                 newest[row] = key
             seen[row] = True
-            if moves and (not is_set or key > clock):
-                clock, is_set = key, True

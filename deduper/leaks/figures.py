@@ -1,29 +1,29 @@
-"""The results of the leak meter, for `status`, metrics and the report. PURE."""
+"""The results of the leak meter, for `status`, metrics and the report: estimates from the sample, with intervals.
+
+docs/leaks.md derives estimates and intervals. PURE.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from bucket_store.log.leak_sample import LeakSample
 from deduper.as_json import AsJson
-from deduper.leaks.estimate import Estimate, of_count, of_difference
-from deduper.leaks.meter import FOUND, KINDS, LeakMeter
-from deduper.leaks.stored import meter_of
+from deduper.leaks.meter import FOUND, KINDS, LeakMeter, meter_of
+
+_Z = 1.959964
+"""Of the standard normal distribution: 95 % lie within it, on both sides."""
 
 
 @dataclass(frozen=True, slots=True)
-class OtherPeriod(AsJson):
-    """`lookup: all_live` with a period, in steps: shares of the records by verdict, and what it needs.
+class Estimate(AsJson):
+    """A number of records, with a 95 % interval. `sampled`: records that were counted for it."""
 
-    gain: duplicates that it finds more than the job, fewer below 0. live_keys: that it remembers at the latest point.
-    """
-
-    period: int | float
-    unique: float
-    duplicate: float
-    expired: float
-    gain: Estimate
-    live_keys: float
+    records: float
+    low: float
+    high: float
+    sampled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class LeakFigures(AsJson):
     """The estimates since `first_window`, of the windows below `next_window`.
 
     missed, found: copies by kind, and those that left as duplicates, estimated. records: all of the measured windows;
-    seen: of sampled keys. sample: one key of so many. keys: in the sample; recent_keys: of the stream, with a copy of
-    the last period, estimated. distances: (upper end in steps, None for the last class; found; missed).
+    seen: of sampled keys. sample: one key of so many. keys: in the sample. distances: (upper end in steps, None for
+    the last class; found; missed).
     """
 
     first_window: int
@@ -43,42 +43,23 @@ class LeakFigures(AsJson):
     seen: int
     sample: int
     keys: int
-    recent_keys: float
     period: int | float
     memory: int | float
     missed: dict[str, Estimate]
     found: float
     distances: tuple[tuple[float | None, float, float], ...]
-    others: tuple[OtherPeriod, ...]
 
 
 def figures_of(
-    meter: LeakMeter,
-    latest: int | float | None,
-    *,
-    next_window: int,
-    first_window: int,
-    since_us: int,
-    missed_windows: int,
+    meter: LeakMeter, *, next_window: int, first_window: int, since_us: int, missed_windows: int
 ) -> LeakFigures:
-    """The figures of a measurement, at a latest point."""
+    """The figures of a measurement."""
     settings, totals, weight = meter.settings, meter.totals, meter.weight
     missed = {
         name: of_count(float(totals.totals[kind]), float(totals.squares[kind]), weight, int(totals.sampled[kind]))
         for kind, name in enumerate(KINDS)
     }
     of_found, of_missed = totals.distances.tolist()
-    others = tuple(
-        OtherPeriod(
-            period=settings.periods[each],
-            unique=float(totals.answers[each, 0]),
-            duplicate=float(totals.answers[each, 1]),
-            expired=float(totals.answers[each, 2]),
-            gain=of_difference(float(totals.gains[each]), float(totals.gain_squares[each]), weight),
-            live_keys=live,
-        )
-        for each, live in enumerate(meter.live_keys(latest))
-    )
     return LeakFigures(
         first_window=first_window,
         next_window=next_window,
@@ -88,27 +69,45 @@ def figures_of(
         seen=totals.seen,
         sample=2**meter.bits,
         keys=meter.count,
-        recent_keys=meter.recent_keys(latest),
         period=settings.period,
         memory=settings.memory,
         missed=missed,
         found=float(totals.totals[FOUND]),
         distances=tuple(zip((*settings.edges, None), of_found, of_missed, strict=True)),
-        others=others,
     )
 
 
-def figures_of_sample(sample: LeakSample, latest: int | float | None) -> LeakFigures:
+def figures_of_sample(sample: LeakSample) -> LeakFigures:
     """Those of a store's file.
 
     Raises:
-        ValueError, KeyError, TypeError: see `stored.meter_of`.
+        ValueError, KeyError, TypeError: see `meter_of`.
     """
     return figures_of(
         meter_of(sample),
-        latest,
         next_window=sample.next_window,
         first_window=sample.first_window,
         since_us=sample.since_us,
         missed_windows=sample.missed_windows,
     )
+
+
+def of_count(total: float, squares: float, weight: float, sampled: int) -> Estimate:
+    """Of a count of records: their weights in sum, and the squares of these sums by key; `weight`: 1 / p now."""
+    if weight == 1:
+        return Estimate(total, total, total, sampled)
+    if total <= 0:
+        return Estimate(0, 0, weight * _poisson_high(0), sampled)
+    cluster = squares * (1 - 1 / weight) / total
+    events = total / cluster
+    return Estimate(total, cluster * _poisson_low(events), cluster * _poisson_high(events), sampled)
+
+
+def _poisson_low(events: float) -> float:
+    """Byar's approximation; 0 where it would turn round."""
+    return float(events * max(0.0, 1 - 1 / (9 * events) - _Z / (3 * math.sqrt(events))) ** 3)
+
+
+def _poisson_high(events: float) -> float:
+    more = events + 1
+    return float(more * (1 - 1 / (9 * more) + _Z / (3 * math.sqrt(more))) ** 3)

@@ -1,22 +1,24 @@
 """Counts the sampled records of committed windows: copies that were found, and copies that were not. PURE.
 
 A key is remembered until its latest copy is `memory` old. Each further record of it is a copy: a duplicate was found,
-anything else was missed, in one of three ways (`KINDS`). The same records are judged again as `lookup: all_live` would
-judge them with other periods (`LeakSettings.periods`).
+anything else was missed, in one of three ways (`KINDS`).
 
-The state is a function of the settings and of the records that were given, window by window.
+The state is a function of the settings and of the records that were given, window by window. `sample_of` and `meter_of`
+turn it into the store's file and back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bucket_store.log.leak_sample import LeakSample
 from deduper.core import kernels
-from deduper.core.clock import POSITION_BITS, domain_ends
+from deduper.core.clock import domain_ends
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt64s
 from deduper.core.verdict import TupleVerdict
 from deduper.leaks.sample import SampledRecords, in_sample
@@ -28,6 +30,8 @@ FOUND = len(KINDS)
 _FULL = 0.75
 """After room was made, at most this share of the sample is in use."""
 _MOST_BITS = 60
+_KEY_COLUMNS = ("words", "seen", "newest", "missed")
+_TOTALS = ("sampled", "totals", "squares", "distances")
 
 Floats = NDArray[np.float64]
 
@@ -37,8 +41,7 @@ class LeakSettings:
     """What is measured, in steps of the stored expiry key.
 
     bits: one key of 2**bits is in the sample at first. most_keys: that it holds. memory: how long it remembers a key.
-    moves: the clock moves with every record (`clock: arrival`). periods: the other ones of `all_live`, none beyond
-    `memory`. edges: upper ends of the classes of distances, in steps, ascending.
+    edges: upper ends of the classes of distances, in steps, ascending.
     """
 
     bits: int
@@ -46,8 +49,6 @@ class LeakSettings:
     float_domain: bool
     period: int | float
     memory: int | float
-    moves: bool
-    periods: tuple[int | float, ...]
     edges: tuple[float, ...]
 
     @property
@@ -60,36 +61,29 @@ class LeakSettings:
 class SampledKeys:
     """The keys of the sample, in the order of their arrival; the first `count` rows of each column.
 
-    seen: an admitted copy is remembered; newest: the greatest expiry key of them. missed [kind], gained [period]: the
-    weights of the key's records that were missed, or judged otherwise with another period. entry, has_entry [period]:
-    what that period remembers.
+    seen: an admitted copy is remembered; newest: the greatest expiry key of them. missed [kind]: the weights of the
+    key's records that were missed.
     """
 
     words: UInt64s
     seen: Bools
     newest: Expiries
     missed: Floats
-    entry: Expiries
-    has_entry: Bools
-    gained: Floats
 
     @classmethod
     def empty(cls, settings: LeakSettings) -> SampledKeys:
         """Columns without a key, and room for all."""
-        size, others, dtype = settings.most_keys, len(settings.periods), settings.dtype
+        size = settings.most_keys
         return cls(
             words=np.zeros(size, np.uint64),
             seen=np.zeros(size, np.bool_),
-            newest=np.zeros(size, dtype),
+            newest=np.zeros(size, settings.dtype),
             missed=np.zeros((size, len(KINDS))),
-            entry=np.zeros((size, others), dtype),
-            has_entry=np.zeros((size, others), np.bool_),
-            gained=np.zeros((size, others)),
         )
 
     def all(self) -> tuple[NDArray[Any], ...]:
         """In the order of the class."""
-        return self.words, self.seen, self.newest, self.missed, self.entry, self.has_entry, self.gained
+        return self.words, self.seen, self.newest, self.missed
 
 
 @dataclass(slots=True)
@@ -97,16 +91,12 @@ class LeakTotals:
     """The sums since the measurement began.
 
     records, seen: all records of its windows, and those of sampled keys. sampled, totals: by kind, and last the found
-    copies; squares: by kind, see `estimate.of_count`. answers [period, verdict], gains, gain_squares [period]: of the
-    other periods, the duplicates that they find more. distances [found or missed, class].
+    copies; squares: by kind, see `figures.of_count`. distances [found or missed, class].
     """
 
     sampled: Int64s
     totals: Floats
     squares: Floats
-    answers: Floats
-    gains: Floats
-    gain_squares: Floats
     distances: Floats
     records: int = 0
     seen: int = 0
@@ -114,22 +104,17 @@ class LeakTotals:
     @classmethod
     def none(cls, settings: LeakSettings) -> LeakTotals:
         """Nothing was counted."""
-        kinds, others = len(KINDS) + 1, len(settings.periods)
+        kinds = len(KINDS) + 1
         return cls(
             sampled=np.zeros(kinds, np.int64),
             totals=np.zeros(kinds),
             squares=np.zeros(kinds),
-            answers=np.zeros((others, 3)),
-            gains=np.zeros(others),
-            gain_squares=np.zeros(others),
             distances=np.zeros((2, len(settings.edges) + 1)),
         )
 
     def all(self) -> tuple[NDArray[Any], ...]:
         """The arrays, in the order of the class."""
-        return (
-            self.sampled, self.totals, self.squares, self.answers, self.gains, self.gain_squares, self.distances,
-        )  # fmt: skip
+        return self.sampled, self.totals, self.squares, self.distances
 
 
 @dataclass(slots=True)
@@ -167,36 +152,17 @@ class LeakMeter:
         kernels.measure_misses(
             places,
             records.expiry.astype(dtype),
-            records.order,
             records.verdict,
             dtype(0 if latest is None else latest),
             latest is not None,
-            settings.moves,
-            POSITION_BITS,
             dtype(settings.period),
             dtype(settings.memory),
             lowest,
             self.weight,
-            np.array(settings.periods, dtype),
             np.array(settings.edges, np.float64),
             *keys.all()[1:],
             *totals.all(),
         )
-
-    def live_keys(self, latest: int | float | None) -> list[float]:
-        """Keys of the whole stream that `all_live` would remember with each of the other periods, estimated."""
-        lived = []
-        for each, period in enumerate(self.settings.periods):
-            has_entry, entry = self.keys.has_entry[: self.count, each], self.keys.entry[: self.count, each]
-            alive = has_entry if latest is None else has_entry & (entry > _point(latest, period))
-            lived.append(float(np.count_nonzero(alive)) * self.weight)
-        return lived
-
-    def recent_keys(self, latest: int | float | None) -> float:
-        """Keys of the whole stream with a copy of the last period, estimated."""
-        seen, newest = self.keys.seen[: self.count], self.keys.newest[: self.count]
-        alive = seen if latest is None else seen & (newest > _point(latest, self.settings.period))
-        return float(np.count_nonzero(alive)) * self.weight
 
     def _placed(self, records: SampledRecords, latest: int | float | None) -> tuple[SampledRecords, Int64s]:
         """The records with the rows of their keys. Where the sample is full, some of both leave it."""
@@ -223,11 +189,9 @@ class LeakMeter:
 
     def _drop_forgotten(self, latest: int | float | None) -> None:
         keys = self.keys
-        kept = keys.seen[: self.count] | keys.has_entry[: self.count].any(axis=1)
+        kept = keys.seen[: self.count].copy()
         if latest is not None:
-            point = _point(latest, self.settings.memory)
-            entry = np.where(keys.has_entry[: self.count], keys.entry[: self.count] > point, False).any(axis=1)
-            kept = keys.seen[: self.count] & (keys.newest[: self.count] > point) | entry
+            kept &= keys.newest[: self.count] > _point(latest, self.settings.memory)
         self._keep(kept)
         self._index()
 
@@ -245,9 +209,66 @@ def _point(latest: int | float, period: int | float) -> int | float:
     return max(latest - period, -(2**63)) if isinstance(latest, int) else latest - period
 
 
+def settings_text(settings: LeakSettings) -> str:
+    """Equal for equal settings."""
+    return json.dumps(asdict(settings), sort_keys=True)
+
+
+def sample_of(
+    meter: LeakMeter, *, store_id: str, next_window: int, first_window: int, since_us: int, missed_windows: int
+) -> LeakSample:
+    """The measurement, to be written."""
+    columns = {
+        **dict(zip(_KEY_COLUMNS, (column[: meter.count] for column in meter.keys.all()), strict=True)),
+        **dict(zip(_TOTALS, meter.totals.all(), strict=True)),
+    }
+    return LeakSample(
+        store_id=store_id,
+        next_window=next_window,
+        first_window=first_window,
+        since_us=since_us,
+        missed_windows=missed_windows,
+        settings=settings_text(meter.settings),
+        bits=meter.bits,
+        records=meter.totals.records,
+        seen=meter.totals.seen,
+        keys=meter.count,
+        columns={name: _little(column).tobytes() for name, column in columns.items()},
+    )
+
+
+def meter_of(sample: LeakSample) -> LeakMeter:
+    """The measurement that was written.
+
+    Raises:
+        ValueError, KeyError, TypeError: no release writes such a sample.
+    """
+    given = json.loads(sample.settings)
+    settings = LeakSettings(**{**given, "edges": tuple(given["edges"])})
+    if not 0 <= sample.keys <= settings.most_keys:
+        raise ValueError(f"{sample.keys} keys, where {settings.most_keys} is the most")
+    keys, totals = SampledKeys.empty(settings), LeakTotals.none(settings)
+    for name, column in zip(_KEY_COLUMNS, keys.all(), strict=True):
+        _fill(column[: sample.keys], sample.columns[name])
+    for name, column in zip(_TOTALS, totals.all(), strict=True):
+        _fill(column, sample.columns[name])
+    totals.records, totals.seen = sample.records, sample.seen
+    if len(set(keys.words[: sample.keys].tolist())) != sample.keys:
+        raise ValueError("a key is there twice")
+    return LeakMeter(settings, sample.bits, sample.keys, keys, totals)
+
+
+def _little(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(column.dtype.newbyteorder("<"), copy=False)
+
+
+def _fill(column: NDArray[Any], data: bytes) -> None:
+    column[...] = np.frombuffer(data, column.dtype.newbyteorder("<")).reshape(column.shape)
+
+
 def warm(*, float_domain: bool) -> None:
     """Compiles, or loads from the cache, the kernel for one domain."""
-    meter = LeakMeter.new(LeakSettings(0, 2, float_domain, 1, 1, True, (1,), (1.0,)))
+    meter = LeakMeter.new(LeakSettings(0, 2, float_domain, 1, 1, (1.0,)))
     one = np.zeros(1, np.int64)
     expiry = one.astype(meter.settings.dtype)
     meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, TupleVerdict.UNIQUE, np.uint8)), None, 1)

@@ -1,4 +1,4 @@
-"""The settings that range aggregates of files and of streams share: columns, aggregates, and files with a schema."""
+"""The settings that range aggregates of files and of streams share: columns and aggregates."""
 
 from __future__ import annotations
 
@@ -9,39 +9,18 @@ from importlib import import_module
 from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from deduper.arrow_columns import arrow_type
-from deduper.columns import Column, ColumnType, DdlError, parse_columns
+from deduper.columns import ColumnType, DdlError, parse_columns
 from deduper.config.own_file import OwnFile
 from deduper.config.sections import Key
-from deduper.config.values import Duration, Schema, Section, refusal
+from deduper.config.values import Duration, refusal
 from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import Aggregate, AnyAggregate, Own, answer_type, parse_aggregate
 
 _OWN = re.compile(r"\s*([\w.]+):(\w+)\s*")
 _EXAMPLE = "write `package.module:name` of an `Own` that Python finds (PYTHONPATH)"
-
-
-class TypedFiles(Section):
-    """Files of rows. Text has a schema, Parquet has types of its own."""
-
-    format: Literal["parquet", "json", "csv", "common_log", "combined_log", "logfmt"] = Field(examples=["parquet"])
-    columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
-
-    @model_validator(mode="after")
-    def _text_has_a_schema(self) -> TypedFiles:
-        if (self.format == "parquet") != (self.columns is None):
-            if self.columns is not None:
-                raise refusal("has no effect: Parquet has types of its own", "remove it", at=("schema",), at_key=True)
-            write = 'write the columns as Spark DDL, as "id string, at timestamp"'
-            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
-        return self
-
-    @property
-    def parsed_columns(self) -> tuple[Column, ...]:
-        """The declared columns; none for Parquet."""
-        return () if self.columns is None else parse_columns(self.columns)
 
 
 def _readable(text: str) -> str:
@@ -50,7 +29,7 @@ def _readable(text: str) -> str:
 
 
 class RangeSettings(OwnFile):
-    """What is asked of which columns."""
+    """The columns of events and ranges, and the aggregates."""
 
     page = "docs/range-aggregates.md"
     mark = "aggregates"

@@ -109,7 +109,7 @@ class JobMetrics(WindowMetrics):
     def opened(self, log: CommitLog) -> None:
         """The store is owned and recovered: all that it has committed is published."""
         super().opened(log)
-        self._report(leaks=stored_figures(log.root, log.state.latest_point))
+        self._report(leaks=stored_figures(log.root))
         if log.state.epoch > 1:
             end = last_end(log.root, log.state.epoch - 1)
             self._report(end_before=-1 if end is None else end.exit_code)

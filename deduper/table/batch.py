@@ -6,7 +6,6 @@ them. So a batch of files is never in memory as a whole. `deduper.text` says wha
 
 from __future__ import annotations
 
-import csv
 import glob
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
+from deduper.errors import UsageError
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.table.columns import require_column
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
@@ -29,7 +29,7 @@ from deduper.table.stored_times import StoredTimes, stored_schema
 from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.rounded_keys import RoundedKeys
-from deduper.tasks.readers.text import Lines, NamedLines, SomeLines, require_lines
+from deduper.tasks.readers.text import NamedLines, SomeLines, require_lines, some_lines
 from deduper.text.format import TextFormat
 
 KeepRule = Literal["first", "last", "greatest"]
@@ -255,12 +255,8 @@ class TextBatch:
         for file, identity in self._files:
             with _as_table_errors(file):
                 _require_same(file, identity)
-                is_header = self._header
                 named = NamedLines.of(str(file), self._text, self._name_pattern)
-                for some in Lines(str(file)):
-                    if is_header:
-                        _require_names(file, some, [column.name for column in named.of_lines.columns])
-                        is_header, some = False, some.behind_first()
+                for some in some_lines(str(file), named.of_lines, header=self._header):
                     yield self._records(some, named, wanted)
                 _require_same(file, identity)
 
@@ -278,17 +274,6 @@ class TextBatch:
         return pa.RecordBatch.from_arrays([arrays[name] for name in wanted.names], schema=wanted)
 
 
-def _require_names(file: Path, some: SomeLines, names: Sequence[str]) -> None:
-    """Fields are columns by their order: under another header each column would have the values of another."""
-    line = some.data[some.starts[0] : some.ends[0]].tobytes().decode(errors="replace").rstrip("\r")
-    found = [field.strip() for field in next(csv.reader([line]), [])]
-    if [name.lower() for name in found] != [name.lower() for name in names]:
-        raise SchemaDriftError(
-            f"{file}: its first line is {', '.join(found)}, and the schema has {', '.join(names)}; "
-            "declare the columns in the order of the files, or write `header: false`; nothing was written"
-        )
-
-
 def _require_same(file: Path, identity: tuple[int, ...]) -> None:
     if identity_of(file) != identity:
         raise SourceChangedError(f"{file}: changed while it was loaded; nothing was committed")
@@ -301,5 +286,7 @@ def _as_table_errors(file: Path) -> Iterator[None]:
         yield
     except (FileGone, FileNotFoundError) as error:
         raise SourceChangedError(f"{file}: went while it was loaded; nothing was committed") from error
-    except (UnreadableFile, pa.ArrowException, OSError, csv.Error) as error:
+    except UsageError as error:
+        raise SchemaDriftError(f"{error}; nothing was written") from error
+    except (UnreadableFile, pa.ArrowException, OSError) as error:
         raise TableUsageError(f"{file}: cannot be read as lines of text: {error}") from error

@@ -13,15 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import types
 
-from deduper.arrow_columns import arrow_type
-from deduper.columns import parse_columns
+from deduper.arrow_columns import kind_of
 from deduper.table.errors import SchemaDriftError, TableUsageError
-
-_SCALARS = (
-    *("string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date"),
-    *("timestamp", "timestamp_ntz"),
-)
-_NAMES = {arrow_type(parse_columns(f"c {name}")[0].type): name for name in _SCALARS}
 
 
 def one_form(schema: pa.Schema) -> pa.Schema:
@@ -71,14 +64,13 @@ def in_form(records: pa.RecordBatch, wanted: pa.Schema, where: object) -> Iterat
 
 def type_name(kind: pa.DataType) -> str:
     """The name of a type of the one form: Spark's for scalars, Arrow's for nested ones."""
-    if types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    return _NAMES.get(kind) or str(kind)
+    scalar = kind_of(kind)
+    return str(kind) if scalar is None else scalar.text
 
 
 def is_scalar(kind: pa.DataType) -> bool:
     """Whether a type of the one form has an order and a digest."""
-    return types.is_decimal(kind) or kind in _NAMES
+    return kind_of(kind) is not None
 
 
 def require_same(root: Path, table: pa.Schema, batch: pa.Schema) -> None:
@@ -151,7 +143,7 @@ def form_of(kind: pa.DataType) -> pa.DataType | None:
     if types.is_map(kind):
         key, item = form_of(kind.key_type), form_of(kind.item_type)
         return None if key is None or item is None else pa.map_(key, item)
-    return kind if kind in _NAMES else None
+    return kind if is_scalar(kind) else None
 
 
 def require_utf8(records: pa.RecordBatch, where: object, write: str) -> None:

@@ -11,20 +11,11 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from deduper.config.apart import before_wildcards, clashes
+from deduper.config.files import InputFiles
 from deduper.config.load import MergedSettings
 from deduper.config.own_file import OwnFile, load_own_file
 from deduper.config.problems import ConfigError
-from deduper.config.values import (
-    LocalPath,
-    NamePattern,
-    Schema,
-    Section,
-    Size,
-    refusal,
-    require_fields,
-    require_groups,
-    shown,
-)
+from deduper.config.values import LocalPath, Section, Size, refusal, shown
 from deduper.table.batch import FileBatch, Keep, TextBatch, require_folder_columns, source_files
 from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
@@ -35,27 +26,12 @@ TARGET_FILE_BYTES = 128 << 20
 """About Hudi's 120 MiB, and the 100 MiB of deltalake."""
 
 
-class LoadSource(Section):
-    """The files of a batch; those of text have a schema, as Spark DDL."""
+class LoadSource(InputFiles):
+    """The files of a batch."""
 
-    path: LocalPath = Field(examples=["in/*.parquet"])
     format: Literal["parquet", "csv", "json", "common_log", "combined_log", "logfmt"] = Field(
         default="parquet", examples=["parquet"]
     )
-    columns: Schema | None = Field(default=None, alias="schema", examples=['"id BIGINT, at TIMESTAMP"'])
-    header: bool = Field(default=True, examples=["true"])
-    name_pattern: NamePattern | None = Field(default=None, examples=[r"'(?P<day>\d{4}-\d{2}-\d{2})\.csv'"])
-
-    @model_validator(mode="after")
-    def _text_has_a_schema(self) -> LoadSource:
-        write = 'write the columns as Spark DDL, as "id BIGINT, at TIMESTAMP"'
-        if self.format != "parquet" and self.columns is None:
-            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
-        if self.format == "parquet" and self.columns is not None:
-            raise refusal("Parquet files have types of their own", "leave it out", at=("schema",))
-        require_groups(self.name_pattern, self.columns)
-        require_fields(self.format, self.columns, self.name_pattern)
-        return self
 
     def batch(self, keys: Collection[str] = (), *, most_files: int | None = None) -> FileBatch | TextBatch:
         """The files as a batch, or the first ones, whose rows have these keys.
@@ -90,7 +66,7 @@ class Greatest(Section):
 
 
 class IndexSetting(Section):
-    """Which files hold a key: the kind of index, or one's own class, with its keyword arguments."""
+    """Which files hold a key: the kind of index, with its keyword arguments."""
 
     kind: str = Field(default="exact", examples=["bloom"])
     options: dict[str, Any] = Field(default={}, repr=False)  # passwords may be among them

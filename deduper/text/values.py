@@ -10,7 +10,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
-from datetime import date, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Final
@@ -362,8 +361,6 @@ _TIME = re.compile(
 )
 _DAYS_BEFORE_MONTH = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 _DAYS_OF_MONTH = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_EPOCH_DAY: Final = date(1970, 1, 1)
-_CYCLE_DAYS: Final = 146_097  # 400 years
 _TO_1970 = 719_528
 """Days from 0000-01-01."""
 
@@ -439,15 +436,6 @@ def _local_time(text: str) -> tuple[int, str | None] | None:
         if fraction:
             local_us += int(fraction[:6].ljust(6, "0"))
     return local_us, zone
-
-
-def date_text(days: int) -> str:
-    """A date as Spark writes it: years of four digits at least, beyond 9999 with a sign."""
-    cycles, rest = divmod(days, _CYCLE_DAYS)
-    found = _EPOCH_DAY + timedelta(days=rest)
-    year = found.year + 400 * cycles
-    sign = "-" if year < 0 else "+" if year > 9999 else ""
-    return f"{sign}{abs(year):04d}-{found:%m-%d}"
 
 
 def _days(sign: str, year: str, month: str | None, day: str | None) -> int | None:

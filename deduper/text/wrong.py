@@ -1,6 +1,8 @@
-"""Why a line is no record, and why a column of a record has no value: in words without any value of the line. PURE.
+"""Why a line is no record or no header, and why a column has no value: in words without any value of the line. PURE.
 
-For lines that are errors already: the exact parsers read them once more, and note what they refuse.
+For lines that are errors already: the exact parsers read them once more, and note what they refuse. Fields of CSV are
+columns by their order, so under another header each column would have the values of another. Names of a header are
+equal in any case, and blanks around them count for nothing. A header may end early: the columns that it lacks are null.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ MASKED: Final = 32
 """Characters of a text that are shown, masked."""
 
 _MOST_NAMES: Final = 1000
+_MOST_SHOWN = 20
+"""Names that are shown."""
 _ANOTHER_NESTED: Final = "an object or array that is none"
 _TOKENS: Final = {
     Token.FRACTION: "a number with a point or an exponent",
@@ -209,3 +213,31 @@ class _Asked(dict[str, tuple[int, Reader, PlaceReader]]):
         if len(self.asked) < _MOST_NAMES:
             self.asked.add(name)
         return super().get(name, default)
+
+
+def header_fault(line: bytes, declared: Sequence[str], delimiter: str) -> str | None:
+    """What is wrong with the first line of a file of these columns; None when it is their header."""
+    if not declared:
+        return None
+    expected = f"the header {_shown(declared)} is expected"
+    try:
+        text = line.decode().rstrip("\r")
+        found = [name.strip() for name in csv_exact.fields_in(text, csv_exact.Layout(TextFormat((), "UTC", delimiter)))]
+    except UnicodeDecodeError:
+        return f"{expected}; the first line is not UTF-8"
+    except Malformed as exc:
+        return f"{expected}; in the first line {exc}"
+    met, wanted = [name.lower() for name in found], [name.lower() for name in declared]
+    if met == wanted[: len(met)]:
+        return None
+    if not text.strip():
+        return f"{expected}; the first line is empty"
+    # A line that is no header is a record, whose values are not shown.
+    is_header = 2 * len({*met} & {*wanted}) > min(len(wanted), len(met))
+    shown = found if is_header else [f'"{masked(name)}"' for name in found]
+    return f"{expected}; the first line {'is' if is_header else 'has fields like'} {_shown(shown)}"
+
+
+def _shown(names: Sequence[str]) -> str:
+    shown = ", ".join(name if len(name) <= 2 * MASKED else f"{name[: 2 * MASKED]}…" for name in names[:_MOST_SHOWN])
+    return shown + (f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else "")

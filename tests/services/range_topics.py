@@ -88,7 +88,7 @@ class TopicScene(Scene):
         file.write_text(json.dumps(self.written))
         # A process of the fork server begins with all modules.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "deduper.ranges.stream.inputs.topics", "deduper.sinks.topics"])
+        context.set_forkserver_preload([__name__, "deduper.ranges.stream.topics", "deduper.sinks.topics"])
         process = context.Process(target=_run, args=(file, armed))
         process.start()
         process.join(120)

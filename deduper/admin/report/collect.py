@@ -15,7 +15,6 @@ from deduper.admin.status import job_health
 from deduper.as_json import AsJson
 from deduper.config.sections import PORTS
 from deduper.core.statistics import BOUNDS_S, SpanCounts
-from deduper.leaks.advice import Advice, advise
 from deduper.leaks.figures import LeakFigures
 from deduper.units import format_duration, format_time
 from deduper.window import policy
@@ -114,7 +113,6 @@ class JobReport(AsJson):
     age: Spans
     health: Health
     leaks: LeakFigures | None
-    advice: Advice | None
     courses: tuple[Course, ...]
 
 
@@ -126,8 +124,6 @@ def report_of(store: OpenStore, *, now_us: int | None = None) -> JobReport:
     live = [piece for pieces in state.pieces.values() for piece in pieces]
     entries = sum(piece.entries for piece in live)
     statistics = policy.statistics_of(state)
-    leaks = stored_figures(store.log.root, state.latest_point)
-    lookup = str(settings["expiry.lookup"])
     field = settings.get("expiry.field")
     return JobReport(
         made=format_time((time.time_ns() // 1_000_000_000 * 1_000_000) if now_us is None else now_us),
@@ -137,7 +133,7 @@ def report_of(store: OpenStore, *, now_us: int | None = None) -> JobReport:
         created=format_time(manifest.created_us),
         key=tuple(column.name for column in store.key_columns),
         expiry=f"{settings['expiry.by']}{f' on {field.split()[0]}' if field else ''}",
-        lookup=lookup,
+        lookup=str(settings["expiry.lookup"]),
         is_time=scale.is_time,
         windows=state.next_window,
         rows=rows,
@@ -151,15 +147,7 @@ def report_of(store: OpenStore, *, now_us: int | None = None) -> JobReport:
         distance=_spans(statistics.distance),
         age=_spans(statistics.age),
         health=job_health(store),
-        leaks=leaks,
-        advice=None
-        if leaks is None
-        else advise(
-            leaks,
-            lookup=lookup,
-            first_seen=bool(settings["first_seen"]),
-            shown_period=shown_steps(leaks.period, is_time=scale.is_time),
-        ),
+        leaks=stored_figures(store.log.root),
         courses=_courses(read_history(store.root, manifest.store_id), is_time=scale.is_time),
     )
 

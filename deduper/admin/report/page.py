@@ -13,7 +13,7 @@ from deduper.admin.report import charts
 from deduper.admin.report.charts import Axis, Series
 from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Point, Spans, shown_steps
 from deduper.config.sections import PORTS
-from deduper.leaks.estimate import Estimate
+from deduper.leaks.figures import Estimate
 from deduper.units import approximate_size, counted, format_duration, format_time
 from deduper.units import span as duration
 
@@ -336,7 +336,7 @@ def _misses(report: JobReport) -> str:
     heads = ("missed by", "judged", "copies", "95 % interval", "of all records")
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    return f"<p>{escape(text)}</p>{table}{_distances(report)}{_options(report)}"
+    return f"<p>{escape(text)}</p>{table}{_distances(report)}"
 
 
 def _distances(report: JobReport) -> str:
@@ -363,39 +363,8 @@ def _distances(report: JobReport) -> str:
     return f'<div class="figures">{figure}</div>'
 
 
-def _options(report: JobReport) -> str:
-    advice = report.advice
-    if advice is None:
-        return ""
-    rows = "".join(
-        f"<tr{' class=present' if option.is_present else ''}><td>{escape(option.lookup)}</td>"
-        f"<td>{escape(shown_steps(option.period, is_time=report.is_time))}</td>"
-        f'<td class="number">{"–" if option.duplicates is None else f"{option.duplicates:.2%}"}</td>'
-        f'<td class="number">{"as now" if option.more is None else _signed(option.more)}</td>'
-        f'<td class="number">{_short(option.keys)}</td>'
-        f'<td class="number">{approximate_size(int(option.size_bytes))}</td></tr>'
-        for option in advice.options
-    )
-    heads = ("look-up", "period", "duplicates", "more than now", "keys", "memory of tables")
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    return (
-        f"<h3>Other settings</h3><p>{_with_code(advice.text)}</p>"
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def _with_code(text: str) -> str:
-    """A sentence whose settings stand between backticks."""
-    parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
-
-
 def _section(title: str, inner: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
-
-
-def _signed(more: Estimate) -> str:
-    return f"{'+' if more.records >= 0 else '−'}{_short(abs(more.records))} ({_short(more.low)} to {_short(more.high)})"
 
 
 def _interval(one: Estimate) -> str:

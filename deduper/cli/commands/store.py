@@ -56,9 +56,7 @@ def status(
     ] = None,
     over_time: Annotated[
         bool,
-        typer.Option(
-            "--over-time", help="Show ports, lateness, distances, missed copies and advice, over the store's history."
-        ),
+        typer.Option("--over-time", help="Show ports, lateness, distances, missed copies, over the store's history."),
     ] = False,
     page: Annotated[
         Path | None,

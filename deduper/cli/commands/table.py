@@ -37,7 +37,7 @@ def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: Ver
 
     All others are duplicates or errors.
     """
-    from deduper.cli.views.table.load import render_load
+    from deduper.cli.views.table import render_load
     from deduper.service.logs import configure_logging
     from deduper.table.operations.changes import run_load
     from deduper.table.operations.write import saying_when_stopped
@@ -58,7 +58,7 @@ def table_upsert(
 
     Without --execute it shows the plan.
     """
-    from deduper.cli.views.table.change import render_change
+    from deduper.cli.views.table import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.operations.changes import run_change
     from deduper.table.operations.write import saying_when_stopped
@@ -79,7 +79,7 @@ def table_delete(
 
     Without --execute it shows the plan and writes nothing.
     """
-    from deduper.cli.views.table.change import render_change
+    from deduper.cli.views.table import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.operations.changes import run_change
     from deduper.table.operations.write import saying_when_stopped
@@ -104,7 +104,7 @@ def table_rollback(
 
     Without --execute it shows the plan and writes nothing.
     """
-    from deduper.cli.views.table.change import render_rollback
+    from deduper.cli.views.table import render_rollback
     from deduper.service.logs import configure_logging
     from deduper.table.operations.rollback import plan_rollback, rollback
     from deduper.table.operations.write import saying_when_stopped
@@ -130,7 +130,7 @@ def table_status(
 
     Safe beside a running load.
     """
-    from deduper.cli.views.table.load import render_status, render_verify
+    from deduper.cli.views.table import render_status, render_verify
     from deduper.table.operations.upkeep import table_status as status
     from deduper.table.settings import load_config
 
@@ -152,7 +152,7 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
 
     Interrupted, the old one counts, and a repetition continues.
     """
-    from deduper.cli.views.table.load import render_rebuild
+    from deduper.cli.views.table import render_rebuild
     from deduper.service.logs import configure_logging
     from deduper.table.operations.upkeep import rebuild
     from deduper.table.operations.write import Stage, saying_when_stopped

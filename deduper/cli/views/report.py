@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Spans, shown_steps
+from deduper.admin.report.collect import KIND_TEXTS, Course, JobReport, Spans
 from deduper.cli.terminal import pairs, table
 from deduper.config.sections import PORTS
 from deduper.units import approximate_size, counted, format_duration
@@ -37,22 +37,6 @@ def render(report: JobReport) -> list[RenderableType]:
             for kind, one in report.leaks.missed.items()
         ]
         parts.append(table(("copies missed by", "about", "95 % interval", "judged"), missed))
-    if report.advice is not None:
-        options = [
-            (
-                option.lookup,
-                shown_steps(option.period, is_time=report.is_time),
-                None if option.duplicates is None else f"{option.duplicates:.2%}",
-                "as now" if option.more is None else f"{option.more.records:+,.0f}",
-                approximate_size(int(option.size_bytes)),
-            )
-            for option in report.advice.options
-        ]
-        parts += [
-            table(("look-up", "period", "duplicates", "more", "tables"), options),
-            Text(),
-            Text(report.advice.text),
-        ]
     return parts
 
 

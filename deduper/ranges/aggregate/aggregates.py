@@ -31,6 +31,8 @@ class Kind(StrEnum):
 OF_NUMBERS = (Kind.SUM, Kind.MEAN, Kind.VARIANCE)
 OF_ONE = (Kind.MIN, Kind.MAX, Kind.LAST)
 """Aggregates whose answer is one of the values."""
+SUBTRACTED = (Kind.COUNT, Kind.SUM, Kind.MEAN, Kind.VARIANCE)
+"""Aggregates of which ranges can be taken back: their answers are subtracted."""
 _TEXT = re.compile(r"\s*(\w+)\s*(?:\(\s*(`[^`]+`|\w[\w.]*)?\s*(?:,\s*([0-9]{1,9})\s*)?\))?\s*")
 _MOST_K = 1000
 

@@ -12,8 +12,7 @@ from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.aggregates import Aggregate, Kind
 from deduper.ranges.aggregate.cells import Cells, Places
 from deduper.ranges.aggregate.event_values import EventValues
-from deduper.ranges.aggregate.ordering import ranks
-from deduper.ranges.aggregate.points import Ints
+from deduper.ranges.aggregate.points import Ints, ranks
 
 
 @kernel()

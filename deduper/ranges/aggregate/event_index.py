@@ -163,7 +163,7 @@ def _running(values: pa.Array | None, rows: int, *, squared: bool) -> Numbers:
 class EventIndex:
     """Answers ranges from the events inside them; made once, then only read.
 
-    `types` are those of the answers of one's own aggregates, by name.
+    `types` are those of the answers of custom aggregates, by name.
     """
 
     def __init__(

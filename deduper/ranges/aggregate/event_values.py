@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.aggregates import OF_ONE, Aggregate, Kind
-from deduper.ranges.aggregate.ordering import ranks
-from deduper.ranges.aggregate.points import LAST, Ints
+from deduper.ranges.aggregate.points import LAST, Ints, ranks
 
 _DESCENDING = (Kind.MAX, Kind.LAST, Kind.TOP_K)
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.cells import Places, Timeline, offsets_of
 from deduper.ranges.aggregate.event_values import EventValues
-from deduper.ranges.aggregate.ordering import ranks
-from deduper.ranges.aggregate.points import FIRST, Ints
+from deduper.ranges.aggregate.points import FIRST, Ints, ranks
 
 
 @kernel()

@@ -1,4 +1,4 @@
-"""Aggregates of one's own: (zero, add, remove, finish), in plain Python or compiled by numba. PURE."""
+"""Custom aggregates: the functions zero, add, remove and finish, in plain Python or compiled by numba. PURE."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from numba.extending import is_jitted
 
 from deduper.ranges.aggregate.aggregates import Own, is_number
 from deduper.ranges.aggregate.cells import Cells
-from deduper.ranges.aggregate.ordering import ranks
-from deduper.ranges.aggregate.points import Ints
+from deduper.ranges.aggregate.points import Ints, ranks
 
 
 def run_cells(own: Own, kind: pa.DataType, values: pa.Array, cells: Cells) -> pa.Array:
-    """The answer in each cell that an event can be in; null values are left out, and other cells are null."""
+    """The answer in each cell. Null values are left out; a cell in which no event can be is null."""
     offsets, marks = cells.timeline.offsets, cells.marks
     is_there = ~values.is_null().to_numpy(zero_copy_only=False)
     if can_compile(own, kind, values.type):

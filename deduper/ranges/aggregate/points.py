@@ -1,13 +1,15 @@
-"""Times as whole numbers, and ranges of them with both ends inside. PURE.
+"""Times and values as whole numbers in their order, and ranges of times with both ends inside. PURE.
 
 Every type of time is discrete: µs, days, integers, and doubles in their order. So an open end is the neighbour's
-closed one, and the four kinds of ends become one.
+closed one, and the four kinds of ends become one. Of values NaN is greater than every number and equal to itself, as in
+Spark; -0.0 comes before 0.0, so that equal is identical.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -44,3 +46,17 @@ def closed_ranges(start: pa.Array, end: pa.Array, ends: str) -> tuple[Ints, Ints
         last = last - (has_end & has_points)
     first, last = np.where(has_start, first, FIRST), np.where(has_end, last, LAST)
     return first, last, has_points & (first <= last)
+
+
+def ranks(values: pa.Array) -> Ints:
+    """A number for each value, equal for equal values and ascending with them; there is no null."""
+    if pa.types.is_integer(values.type):
+        numbers: Ints = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return numbers
+    if pa.types.is_floating(values.type):
+        doubles = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        bits = np.where(np.isnan(doubles), np.nan, doubles).view(np.int64)
+        ordered: Ints = bits ^ ((bits >> 63) & LAST)
+        return ordered
+    dense: Ints = pc.rank(values, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
+    return dense

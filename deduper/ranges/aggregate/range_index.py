@@ -1,4 +1,4 @@
-"""The index of ranges that answers events. PURE."""
+"""The index of ranges that answers events; and answers from several indexes, as if one had all their ranges. PURE."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from deduper.ranges.aggregate.aggregates import OF_ONE, Aggregate, AnyAggregate, Kind, Own
+from deduper.ranges.aggregate.aggregates import OF_ONE, SUBTRACTED, Aggregate, AnyAggregate, Kind, Own, answer_type
 from deduper.ranges.aggregate.best import Best
 from deduper.ranges.aggregate.cells import Cells, Ids, IdTable, Places, cell_of
-from deduper.ranges.aggregate.event_values import EventValues
+from deduper.ranges.aggregate.event_values import EventValues, merged
 from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.own import run_cells
 from deduper.ranges.aggregate.points import Ints, as_points, closed_ranges
-from deduper.ranges.aggregate.sums import Numbers, sum_answers, sums_of_cells
+from deduper.ranges.aggregate.sums import Numbers, added, sum_answers, sums_of_cells
 
 MOST_LISTED = 1 << 21
 """Values in the lists of one answer, unless a single event has more."""
@@ -75,7 +75,7 @@ class _Summed:
 
 @dataclass(frozen=True, slots=True)
 class _OfCells:
-    """An aggregate of one's own, finished for each cell."""
+    """A custom aggregate, finished for each cell."""
 
     finished: pa.Array
 
@@ -90,8 +90,8 @@ Answers: TypeAlias = _Summed | _OfCells | Coverings | Best
 class RangeIndex:
     """Answers events from the ranges that cover them; made once, then only read.
 
-    `types` are those of the answers of one's own aggregates, by name. Of an index that is one of several (see `levels`)
-    the parts of answers can be asked; it has no aggregates of one's own.
+    `types` are those of the answers of custom aggregates, by name. With `is_level` the index is one of several, see
+    `level_answers`, and has no custom aggregates.
     """
 
     def __init__(
@@ -150,23 +150,23 @@ class RangeIndex:
         return Places(group, point, cell_of(self._timeline, group, point))
 
     def list_lengths(self, places: Places) -> list[Ints]:
-        """Of each aggregate that is as long as the ranges are many, how many values events have."""
+        """For each `list` and `set`: how many values each event has."""
         return [ready.count(places) for ready in self._ready if isinstance(ready, Coverings)]
 
     def parts(self, places: Places) -> list[PartialAnswer]:
-        """The answers as parts of answers of several indexes: see `levels`."""
+        """The answers as parts of answers of several indexes: see `level_answers`."""
         return [self._part(ready, places) for ready in self._ready]
 
     @staticmethod
     def _part(ready: Answers, places: Places) -> PartialAnswer:
         if isinstance(ready, _Summed):
             return ready.part(places)
-        assert isinstance(ready, Best | Coverings), "a state of one's own has no parts"
+        assert isinstance(ready, Best | Coverings), "a custom aggregate has no parts"
         return PartialAnswer(values=ready.event_values(places))
 
 
 def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:
-    """Stretches of rows whose lists have `MOST_LISTED` values together, or that are one row."""
+    """Stretches of rows: each has at most `MOST_LISTED` values in its lists, or is one row."""
     listed = np.cumsum(sum(counts, np.zeros(rows, np.int64)))
     begin = 0
     while begin < rows:
@@ -174,3 +174,39 @@ def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:
         end = max(begin + 1, int(np.searchsorted(listed, before + MOST_LISTED, side="right")))
         yield begin, end
         begin = end
+
+
+def level_answers(
+    indexes: Sequence[tuple[RangeIndex, int]],
+    aggregates: Mapping[str, Aggregate],
+    types: Mapping[str, pa.DataType],
+    events: Events,
+) -> list[pa.ChunkedArray]:
+    """The answers to events, a column an aggregate, of at least one index; each has the sign 1 or -1.
+
+    `types` are those of the columns. A sign of -1 is for ranges that another index has too, and only where all
+    aggregates are `SUBTRACTED`. A column has as many chunks as long lists need.
+
+    Raises:
+        AnswerTooLargeError: as `RangeIndex.answers`.
+    """
+    columns = {name: None if one.column is None else types[one.column] for name, one in aggregates.items()}
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in aggregates}
+    places = [(index, index.places(events), sign) for index, sign in indexes]
+    lengths = [length for index, of_events, _ in places for length in index.list_lengths(of_events)]
+    for begin, end in parts_of(len(events.time), lengths):
+        of_indexes = [(index.parts(of_events.part(begin, end)), sign) for index, of_events, sign in places]
+        for number, (name, aggregate) in enumerate(aggregates.items()):
+            parts = [(of_index[number], sign) for of_index, sign in of_indexes]
+            chunks[name].append(_together(name, aggregate, columns[name], parts))
+    return [pa.chunked_array(chunks[name], answer_type(one, columns[name])) for name, one in aggregates.items()]
+
+
+def _together(
+    name: str, aggregate: Aggregate, column: pa.DataType | None, parts: Sequence[tuple[PartialAnswer, int]]
+) -> pa.Array:
+    if aggregate.kind not in SUBTRACTED:
+        return merged(aggregate, [part.values for part, _ in parts if part.values is not None])
+    sums = added([(part.sums, sign) for part, sign in parts if part.sums is not None])
+    squares = [(part.squares, sign) for part, sign in parts if part.squares is not None]
+    return sum_answers(name, aggregate, column, sums, added(squares) if squares else None)

@@ -14,10 +14,13 @@ from pyspark.sql import types as T
 
 from deduper.columns import backticked
 from deduper.errors import UsageError
-from deduper.ranges.batch.times import as_number, step_us
+from deduper.ranges.aggregate.rows import DAY_US
 
 Reasons = list[tuple[str, str]]
 """Reasons with the condition that they hold under; of several the first counts."""
+
+TIMES = (T.TimestampType, T.TimestampNTZType, T.DateType, T.IntegralType, T.FloatType, T.DoubleType)
+"""Types that a time can have."""
 
 
 def event_reasons(events: DataFrame, keys: Sequence[str], time: str) -> Reasons:
@@ -38,10 +41,10 @@ def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, 
     ]
     if longest_us is not None:
         kind = ranges.schema[start].dataType
-        step = step_us(kind)
+        step = _step_us(kind)
         if step is None:
             raise UsageError(f"`{start}` is a number, so a range has no length in time; leave out the greatest length")
-        steps = f"try_subtract({as_number(end, kind)}, {as_number(start, kind)})"  # null too if it is beyond bigint
+        steps = f"try_subtract({_as_number(end, kind)}, {_as_number(start, kind)})"  # null too if it is beyond bigint
         reasons.append(("too_long", f"NOT coalesce({steps} <= {longest_us // step}L, false)"))
     return reasons
 
@@ -89,3 +92,29 @@ def _nan(reason: str, rows: DataFrame, *points: str) -> Reasons:
     if not isinstance(rows.schema[points[0]].dataType, T.FloatType | T.DoubleType):
         return []
     return [(reason, " OR ".join(f"isnan({backticked(point)})" for point in points))]
+
+
+def _as_number(name: str, kind: T.DataType) -> str:
+    """Numbers in the order of a column of times: µs, days, or the numbers that they are."""
+    column = backticked(name)
+    match kind:
+        case T.TimestampType():
+            return f"unix_micros({column})"
+        case T.TimestampNTZType():
+            # Spark has a function for it by way of the session's zone alone.
+            in_day = f"(hour({column}) * 60L + minute({column})) * 60000000L"
+            second_us = f"CAST(extract(SECOND FROM {column}) * 1000000 AS BIGINT)"
+            return f"(unix_date(CAST({column} AS DATE)) * {DAY_US}L + {in_day} + {second_us})"
+        case T.DateType():
+            return f"CAST(unix_date({column}) AS BIGINT)"
+        case T.FloatType() | T.DoubleType():
+            return f"CAST({column} AS DOUBLE)"
+        case _:
+            return f"CAST({column} AS BIGINT)"
+
+
+def _step_us(kind: T.DataType) -> int | None:
+    """µs between two neighbouring numbers of `_as_number`; None if the times are plain numbers."""
+    if isinstance(kind, T.DateType):
+        return DAY_US
+    return 1 if isinstance(kind, T.TimestampType | T.TimestampNTZType) else None

@@ -28,9 +28,8 @@ from deduper.ranges.aggregate.aggregates import (
     require_types,
 )
 from deduper.ranges.aggregate.points import ENDS
-from deduper.ranges.batch.bad_rows import FrameSide, event_reasons, range_reasons
-from deduper.ranges.batch.parts import PartPlan, in_parts
-from deduper.ranges.batch.times import TIMES
+from deduper.ranges.batch.bad_rows import TIMES, FrameSide, event_reasons, range_reasons
+from deduper.ranges.batch.parts import in_parts, parts_for
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
 from deduper.ranges.batch.workers import Shared, arrow_columns, shared_by_workers
 from deduper.sources.digest_columns import fast_digest
@@ -43,14 +42,13 @@ _ANSWERS = "__range_job_answers"
 
 @dataclass(frozen=True, slots=True)
 class RangeAggregates:
-    """What a call gives: the asked rows with their aggregates, the bad rows, and how it is done.
+    """The asked rows with their aggregates, the bad rows, and how the index is spread.
 
-    `plan` is None where the index was made at once and every worker has it whole.
+    `parts`: into how many the indexed rows are cut; None where every worker has the whole index.
     """
 
     rows: DataFrame
-    indexed_rows: int
-    plan: PartPlan | None
+    parts: int | None
     sides: tuple[FrameSide, FrameSide]
 
     @property
@@ -119,20 +117,18 @@ def range_aggregate(
     columns = sorted({*work.indexed_points, *(one.column for one in aggregates.values() if one.column is not None)})
     answers = T.StructType(_answer_fields(aggregates, indexed.schema))
     of_index = ranges if per == "event" else events
-    of_row, plan = 2 * (8 + work.aggregate_bytes), None  # two marks with their times
+    of_row, parts = 2 * (8 + work.aggregate_bytes), None  # two marks with their times
     size = _index_size(of_index, columns, of_row)
     if size <= index_bytes:
         table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
-        rows = table.num_rows
         shared = shared_by_workers(work.index([table]), asked.sparkSession.sparkContext)
         answered = _looked_up(asked, keys, work, shared, answers)
     else:
         index_side, asked_side = _with_digest(indexed, keys, columns), _with_digest(asked, keys, asked.columns)
         schema = T.StructType([*asked.schema.fields, *answers.fields])
-        rows = index_side.count()
-        plan = PartPlan.of(asked_side, index_side, work, -(-size // index_bytes) if index_bytes else 1)
-        answered = in_parts(asked_side, index_side, work, plan, asked.columns, schema)
-    return RangeAggregates(answered, rows, plan, sides)
+        parts = parts_for(size, index_bytes, asked.sparkSession.sparkContext.defaultParallelism)
+        answered = in_parts(asked_side, index_side, work, parts, asked.columns, schema)
+    return RangeAggregates(answered, parts, sides)
 
 
 def _index_size(indexed: DataFrame, columns: Sequence[str], bytes_a_row: int) -> int:

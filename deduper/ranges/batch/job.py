@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from bucket_store.filesystem import LOCAL, make_directories
 from bucket_store.places.local import local_place
 from bucket_store.places.new_file import FileWriter
 from deduper.arrow_columns import kind_of
@@ -27,7 +29,6 @@ from deduper.core.digests import SALT_BYTES
 from deduper.errors import DeduperError, IntegrityError, UsageError, telling_where
 from deduper.ranges.aggregate.aggregates import require_types
 from deduper.ranges.aggregate.rows import event_reasons, first_reasons, range_reasons, whole
-from deduper.ranges.batch.outputs import written_whole
 from deduper.ranges.batch.settings import OutputFiles, RangeJob
 from deduper.ranges.batch.sides import FileSide, Piece, not_plain, schema_of, side_of
 from deduper.ranges.batch.work import ID_HI, ID_LO, Work
@@ -63,7 +64,7 @@ def run(job: RangeJob, *, on_progress: Callable[[str], None]) -> RangeReport:
     cores = len(os.sched_getaffinity(0))
     sides = _Sides(job, cores)
     outputs = [job.output] if job.errors is None else [job.errors, job.output]
-    with telling_where(job.output.path), written_whole(outputs) as folders:
+    with telling_where(job.output.path), _written_whole(outputs) as folders:
         for folder in folders:
             folder.mkdir()
         errors = None if job.errors is None else _PartFile(folders[0], 0, job.errors, _ERRORS)
@@ -84,6 +85,33 @@ def run(job: RangeJob, *, on_progress: Callable[[str], None]) -> RangeReport:
             of = f"{read} {job.per}s read of {sides.asked.rows or read}"
             raise IntegrityError(f"{of}, {rows} rows and {left} bad ones written")
     return RangeReport(job.per, indexed_rows, rows, bad.counts, round(time.monotonic() - begun, 3))
+
+
+@contextmanager
+def _written_whole(outputs: Sequence[OutputFiles]) -> Iterator[list[Path]]:
+    """Paths of absent folders to make and fill; without an error they then take the places of the outputs, in order.
+
+    The order is a promise to readers: once the last output is there, everything is.
+    """
+    folders = [one.path.with_name(f".{one.path.name}.{os.getpid()}.writing") for one in outputs]
+    try:
+        for output in outputs:
+            with telling_where(output.path):
+                make_directories(LOCAL, output.path.parent)
+        yield folders
+        for output, folder in zip(outputs, folders, strict=True):
+            with telling_where(output.path):
+                for file in folder.iterdir():
+                    with LOCAL.open(file) as opened:
+                        opened.sync()
+                LOCAL.fsync_dir(folder)
+        for output, folder in zip(outputs, folders, strict=True):
+            with telling_where(output.path):
+                folder.rename(output.path)
+                LOCAL.fsync_dir(output.path.parent)
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Sides:

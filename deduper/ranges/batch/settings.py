@@ -8,23 +8,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from deduper.config.apart import before_wildcards, clashes
+from deduper.config.files import InputFiles
 from deduper.config.problems import suggestion
-from deduper.config.values import LocalPath, NamePattern, Section, refusal, require_fields, require_groups
-from deduper.ranges.settings import RangeSettings, TypedFiles
-
-
-class InputFiles(TypedFiles):
-    """Files that are read once, whole."""
-
-    path: LocalPath = Field(examples=["in/events"])
-    header: bool = Field(default=True, examples=["true"])
-    name_pattern: NamePattern | None = Field(default=None, examples=[r"'(?P<day>\d{4}-\d{2}-\d{2})\.csv'"])
-
-    @model_validator(mode="after")
-    def _names_give_columns(self) -> InputFiles:
-        require_groups(self.name_pattern, self.columns)
-        require_fields(self.format, self.columns, self.name_pattern)
-        return self
+from deduper.config.values import LocalPath, Section, refusal
+from deduper.ranges.settings import RangeSettings
 
 
 class OutputFiles(Section):

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from deduper.arrow_columns import DeclaredColumn, kind_of
+from deduper.config.files import InputFiles
 from deduper.errors import DeduperError, UsageError
-from deduper.ranges.batch.settings import InputFiles
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.tasks.readers.file_parts import FileFault
 from deduper.tasks.readers.parquet import opened_parquet

@@ -58,7 +58,7 @@ class Mapped:
     def value(self) -> Any:
         """The index, once in a task."""
         with Path(self.path).open("rb") as file:
-            # Kernels are compiled for arrays that can be written; nobody does.
+            # Kernels are compiled for writable arrays; nothing writes to these.
             whole = memoryview(mmap(file.fileno(), 0, access=ACCESS_COPY))
         arrays, at = [], 0
         for size in self.sizes:
@@ -78,7 +78,7 @@ def _gap(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Arrives at a worker as the index itself; functions of one's own travel with it.
+    """Arrives at a worker as the index itself; the functions of custom aggregates travel with it.
 
     Its arrays are written and read as they are, without a copy in between.
     """

@@ -18,7 +18,6 @@ from deduper.ranges.aggregate.rows import Bools, event_reasons, first_reasons, r
 from deduper.ranges.stream import events as of_events
 from deduper.ranges.stream import ranges as of_ranges
 from deduper.ranges.stream.events import EventLevel
-from deduper.ranges.stream.own import own_answers
 from deduper.ranges.stream.pieces import EVENTS, RANGES
 from deduper.ranges.stream.ranges import (
     ENTRY,
@@ -31,6 +30,7 @@ from deduper.ranges.stream.ranges import (
     answers,
     merged,
     merged_from,
+    own_answers,
     withdraw,
 )
 from deduper.ranges.stream.rows import InputRows, PortRow, digests, numbers, port_rows, port_table
@@ -151,7 +151,7 @@ class _Window:
             self._tell_late("late", rows, np.flatnonzero(is_kept & (first <= self._final) & (first <= last)))
 
     def _leave(self, side: str, reason: str, rows: pa.Table, left: Bools, holds: Bools, port: list[PortRow]) -> Bools:
-        """Rows for which a reason holds leave by a port; gives the other rows."""
+        """Moves the rows for which a reason holds to a port; gives a mask of the others."""
         leaving = np.flatnonzero(left & holds)
         if len(leaving):
             port += port_rows(side, reason, rows, leaving)
@@ -159,7 +159,7 @@ class _Window:
         return left & ~holds
 
     def _tell_late(self, reason: str, rows: pa.Table, where: Ints) -> None:
-        """Reports rows by the port `late` that count all the same."""
+        """Adds rows that do count to the port `late`: earlier answers lack them."""
         self._late += port_rows(RANGE, reason, rows, where)
         self._counts[f"rejected.{reason}"] += len(where)
 
@@ -226,7 +226,7 @@ class _Window:
     # Events.
 
     def correct(self) -> None:
-        """Remembered events that a new range or a withdrawn one covers, with their answers of now."""
+        """Answers again the remembered events that a new or a withdrawn range covers."""
         changed = [level for level in (self._fresh, self._withdrawn) if level is not None]
         if self._job.late_ranges != "correct" or not changed or not self._remembered or self._before.clock is None:
             return

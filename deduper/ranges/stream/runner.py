@@ -24,17 +24,17 @@ import pyarrow as pa
 
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.records import CommitRecord, OutputFile
+from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
 from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
-from deduper.errors import IntegrityError, telling_where
+from deduper.config.kafka.sections import KafkaSource
+from deduper.errors import IntegrityError, UsageError, telling_where
 from deduper.preflight import folders, hadoop
 from deduper.preflight.checks import raise_failure
 from deduper.preflight.elsewhere import reachable
 from deduper.ranges.stream.events import EventLevel
-from deduper.ranges.stream.inputs.folders import Input
-from deduper.ranges.stream.inputs.open import open_inputs
+from deduper.ranges.stream.folders import FolderInput, Input
 from deduper.ranges.stream.judge import JudgedWindow, StreamJudge, StreamState
 from deduper.ranges.stream.pieces import (
     EVENTS,
@@ -48,7 +48,7 @@ from deduper.ranges.stream.pieces import (
 )
 from deduper.ranges.stream.ranges import RangeLevel
 from deduper.ranges.stream.rows import SLOT, InputRows, topic_rows
-from deduper.ranges.stream.settings import StreamJob
+from deduper.ranges.stream.settings import INPUTS, StreamJob
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
 from deduper.sinks.open import open_topics
@@ -63,6 +63,7 @@ logger = logging.getLogger(__name__)
 
 _DELETE_EVERY = 100
 """Windows between two deletions of folded records."""
+_KINDS = {"folder": "a folder", "topics": "topics"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +143,35 @@ def state_of(job: StreamJob, log: CommitLog) -> StreamState:
     return StreamState(None if clock is None else int(clock), schema, ranges, events)
 
 
+def _opened(job: StreamJob, side: str, state: LogState, stop: Event, *, drain: bool) -> Input:
+    source = getattr(job, side)
+    kind = "topics" if isinstance(source, KafkaSource) else "folder"
+    before, position = state.extra.get("inputs", {}).get(side, (kind, None))
+    if before != kind:
+        raise UsageError(
+            f"{job.store.url}: {side} were taken from {_KINDS[before]}, and are {_KINDS[kind]} now; put `{side}` back, "
+            "or begin with a new store and new ports"
+        )
+    if not isinstance(source, KafkaSource):
+        return FolderInput(side, source, position, job.max_windows)
+    # Kafka's client is optional.
+    from deduper.ranges.stream.topics import TopicInput
+
+    return TopicInput(side, source.of_job(job.name), position, stop, drain=drain)
+
+
 class StreamRunner:
     """Runs windows one after another for the owner of a store: `plan`, then `run`. Not for several threads."""
 
     def __init__(
         self, job: StreamJob, owned: OwnedStream, wall_clock_us: Callable[[], int], *, drain: bool = False
     ) -> None:
-        """With `drain`, inputs that are topics end at their present ends."""
+        """Opens the inputs at the positions of the committed windows; with `drain`, topics end at their present ends.
+
+        Raises:
+            UsageError: a side was taken from a folder, and is topics now, or the other way round.
+            TopicMissingError, IntegrityError, KafkaOptionsError: as `TopicInput`.
+        """
         log = owned.log
         assert log.epoch is not None, "no epoch was claimed"
         self._job = job
@@ -159,7 +182,7 @@ class StreamRunner:
         self._wall_clock_us = wall_clock_us
         self._formats = RowFormats({port: sink.format for port, sink in job.file_ports.items()})
         self._judge = StreamJudge(job, log.manifest.salt)
-        self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
+        self.inputs = {side: _opened(job, side, log.state, owned.stop, drain=drain) for side in INPUTS}
         self.state = state_of(job, log)
 
     def plan(self) -> bool:

@@ -14,7 +14,7 @@ from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.columns import Column
 from deduper.config.apart import clashes
-from deduper.config.files import FileSink
+from deduper.config.files import FileSink, TypedFiles
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.sections import Key, MetricsConfig, store_elsewhere
 from deduper.config.values import (
@@ -27,8 +27,8 @@ from deduper.config.values import (
     resolve,
     shown,
 )
-from deduper.ranges.aggregate.levels import SUBTRACTED
-from deduper.ranges.settings import RangeSettings, TypedFiles
+from deduper.ranges.aggregate.aggregates import SUBTRACTED
+from deduper.ranges.settings import RangeSettings
 
 INPUTS = ("events", "ranges")
 PORTS = ("output", "corrections", "late", "errors")

@@ -43,7 +43,7 @@ class DataFile:
 
     @property
     def identity(self) -> FileIdentity:
-        """By which an index knows it again."""
+        """What an index compares files by."""
         return self.path, self.size, self.stamp
 
 

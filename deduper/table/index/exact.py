@@ -337,7 +337,7 @@ class PieceIndex(PersistentIndex[IndexState]):
         return kept, live
 
     def _drop(self, files: Iterable[DataFile]) -> None:
-        """Leaves out pieces of which the table has no file any more, as those of files that were rewritten."""
+        """Drops pieces whose files have all left the table, as rewritten files have."""
         kept, live = self._present(files)
         pieces = tuple(ref for ref in self._state.pieces if live[ref.first_window : ref.last_window + 1].any())
         if len(pieces) < len(self._state.pieces):

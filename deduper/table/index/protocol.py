@@ -1,4 +1,4 @@
-"""The interface of an index, and the index that a setting names: a kind of this package, or one's own class.
+"""The interface of an index, and the index that a setting names.
 
 A write opens the index under the table's lock, brings it up to the files of the version that it judges, and asks for
 keys; after its commit it brings it up to the new version. So an entry of a commit that failed, or that was rolled back,
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ ABSENT = -1
 """The file number of a key that is in no file that counts."""
 
 NO_TARGET = -1
-"""The number of the file that takes a row, if it is none of the removed ones."""
+"""The target of a row that goes to a new file, not to the successor of a removed one."""
 
 Values = Mapping[str, pa.Array]
 """Columns of the keys of a look-up, by name: a row for each key, in their order. Texts and bytes are `large_string` and
@@ -261,37 +261,24 @@ _KINDS = {
     "external": "deduper.table.index.external:ExternalIndex",
 }
 _WITHOUT_OPTIONS = ("exact", "simple")
-_WRITE = "write `exact`, `bloom`, `simple`, `external`, or a class of your own as `package.module:Class`"
-_METHODS = ("open", "view", "rebuild", "status", "columns_of")
 
 
 def index_of(kind: str, options: Mapping[str, Any]) -> TableIndex:
-    """The index of a kind, or of one's own class; `options` are its keyword arguments.
+    """The index of a kind; `options` are its keyword arguments.
 
     Raises:
         SettingError: of `index.kind` or `index.options`, naming what is wrong.
     """
-    made = _class_of(kind)
+    if kind not in _KINDS:
+        raise SettingError("index.kind", f"`{kind}` is not a valid choice", f"write one of {', '.join(_KINDS)}")
     if kind in _WITHOUT_OPTIONS and options:
         raise SettingError("index.options", f"`{kind}` has none", "leave them out")
+    module, _, name = _KINDS[kind].partition(":")
+    made = getattr(import_module(module), name)
     try:
-        return made(**options)
+        index: TableIndex = made(**options)
     except TypeError as error:
         names = ", ".join(inspect.signature(made).parameters)
-        write = f"its options are {names}" if names else "it has none, leave them out"
-        raise SettingError("index.options", f"`{kind}` does not take them: {error}", write) from error
-
-
-def _class_of(kind: str) -> type[TableIndex]:
-    module, colon, name = _KINDS.get(kind, kind).partition(":")
-    if not colon:
-        raise SettingError("index.kind", f"`{kind}` is not a valid choice", _WRITE)
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, ValueError, AttributeError) as error:
-        raise SettingError("index.kind", f"`{kind}` cannot be imported: {error}", _WRITE) from error
-    missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
-    if not inspect.isclass(found) or missing:
-        what = f"`{kind}` is no class of an index" + (f": it has no `{missing[0]}`" if missing else "")
-        raise SettingError("index.kind", what, "see `deduper.table.index.protocol.TableIndex`")
-    return cast("type[TableIndex]", found)
+        what = f"`{kind}` does not take them: {error}"
+        raise SettingError("index.options", what, f"its options are {names}") from error
+    return index

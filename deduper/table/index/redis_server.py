@@ -280,7 +280,7 @@ class ServedEntries:
             self._written(writer, partial(self._merge, block, added, number, live))
 
     def put(self, writer: str, digests: UInt64s, file: FileNumbers) -> None:
-        """Enters the one file of each digest, of which no live file is entered; each digest once."""
+        """Enters one file for each digest; each digest once, and none has an entry of a live file yet."""
         for begin in range(0, len(digests), _BLOCK_KEYS):
             end = begin + _BLOCK_KEYS
             values = map(b"%d".__mod__, file[begin:end].tolist())
@@ -300,7 +300,7 @@ class ServedEntries:
             self._redis.delete(self._prefix)
 
     def remove(self) -> None:
-        """Deletes the index: its head first, so that no process believes what is left."""
+        """Deletes the index: its head first, so that no process uses the entries that are left."""
         self.forget()
         for keys in self._scanned():
             with self._as_table_errors():

@@ -20,7 +20,7 @@ from deduper.payload import WHOLE_VALUE, Leaf
 from deduper.tasks import layout
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.path_columns import PathRule, PathValue, constant, is_malformed, path_value
-from deduper.text.values import date_text
+from deduper.text.written import text_of_day
 
 ExpiryKind = Literal["none", "time", "whole", "float", "decimal", "category"]
 Admissions = NDArray[np.int8]
@@ -202,5 +202,5 @@ def _category_texts(column: pa.Array) -> pa.Array:
     if not pa.types.is_date(column.type):
         return column.cast(pa.string())
     coded = column.dictionary_encode()
-    texts = pa.array([date_text(days) for days in coded.dictionary.view(pa.int32()).to_pylist()], pa.string())
+    texts = pa.array([text_of_day(days) for days in coded.dictionary.view(pa.int32()).to_pylist()], pa.string())
     return texts.take(coded.indices)

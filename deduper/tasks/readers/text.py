@@ -33,9 +33,9 @@ from deduper.tasks.readers.path_columns import PathValue, constant, groups_of, i
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
 from deduper.text import block
 from deduper.text.block import Parsed
-from deduper.text.csv_header import header_fault
 from deduper.text.format import TextFormat
 from deduper.text.written import csv_header
+from deduper.text.wrong import header_fault
 
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 65_536

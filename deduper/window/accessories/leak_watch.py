@@ -17,9 +17,8 @@ from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTime
 from deduper.config.model import Config
 from deduper.core.verdict import INT64_MAX
 from deduper.leaks.figures import LeakFigures, figures_of, figures_of_sample
-from deduper.leaks.meter import LeakMeter, LeakSettings
+from deduper.leaks.meter import LeakMeter, LeakSettings, meter_of, sample_of, settings_text
 from deduper.leaks.sample import SampledRecords
-from deduper.leaks.stored import meter_of, sample_of, settings_text
 from deduper.tasks.receipts import Receipt
 from deduper.window import policy
 from deduper.window.accessories.accessory import Accessory
@@ -32,9 +31,9 @@ _DAYS = (_DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY, 365 * _DAY)
 _BITS = 8
 """One key of 256: a sample of 65,536 keys is of 16 million, and its records cost 0.1 B a record in receipts."""
 _PERIODS = 2
-"""The sample remembers a key for so many periods: enough to say what twice the period would find."""
+"""The sample remembers a key for so many periods, so copies up to twice the period apart are seen."""
 _MOST_KEYS = 65_536
-"""7 MiB of them. A full sample goes on with half of its keys: more of them only make the intervals narrower."""
+"""3 MiB of them. A full sample goes on with half of its keys: more of them only make the intervals narrower."""
 _PARTS = (0.0001, 0.001, 0.01, 0.1, 0.25, 0.5)
 """Classes of distances: times, or parts of a period that is no time."""
 
@@ -51,11 +50,7 @@ def leak_settings(config: Config) -> LeakSettings | None:
     if bits is None or period is None:
         return None
     scale = config.expiry_key_scale
-    memory = period * _PERIODS
-    others: tuple[int | float, ...] = (period / 4, period / 2, period, memory)
-    if not scale.is_float:
-        memory = min(int(memory), INT64_MAX)
-        others = tuple(min(max(1, int(other)), memory) for other in others)
+    memory = period * _PERIODS if scale.is_float else min(int(period * _PERIODS), INT64_MAX)
     classes = (*_TIMES, *_DAYS) if scale.is_time else tuple(part * period for part in _PARTS)
     return LeakSettings(
         bits=bits,
@@ -63,17 +58,15 @@ def leak_settings(config: Config) -> LeakSettings | None:
         float_domain=scale.is_float,
         period=period,
         memory=memory,
-        moves=config.clock == "arrival",
-        periods=tuple(sorted(set(others))),
         edges=tuple(sorted({0.0, float(period), *(edge for edge in classes if edge < memory)})),
     )
 
 
-def stored_figures(root: Place, latest: int | float | None) -> LeakFigures | None:
+def stored_figures(root: Place) -> LeakFigures | None:
     """The estimates in a store's file; None without a whole one."""
     try:
         sample = read_leak_sample(root)
-        return None if sample is None else figures_of_sample(sample, latest)
+        return None if sample is None else figures_of_sample(sample)
     except Exception:  # noqa: BLE001  an accessory, whatever is in its file
         return None
 
@@ -98,7 +91,6 @@ class LeakWatch:
         with self._accessory:
             return figures_of(
                 self._meter,
-                self._log.state.latest_point,
                 next_window=self._next_window,
                 first_window=self._first_window,
                 since_us=self._since_us,

@@ -33,8 +33,7 @@ from deduper.admin.status import KeyHistory, StoreStatus
 from deduper.admin.verify.findings import Check, Finding, Note
 from deduper.admin.verify.run import Verification
 from deduper.diagnostics import error, note
-from deduper.leaks.estimate import Estimate
-from deduper.leaks.figures import LeakFigures, OtherPeriod
+from deduper.leaks.figures import Estimate, LeakFigures
 
 ANSWERS = Path(__file__).with_name("answers.json")
 PIECE = PieceRef(2, "shards/2/a.dat", "a-piece", 64, 512, 0xABC, 3, 5, 9, -1, 4, 17)
@@ -52,13 +51,11 @@ LEAKS = LeakFigures(
     seen=3,
     sample=256,
     keys=2,
-    recent_keys=512.0,
     period=60,
     memory=120,
     missed={"lookup": Estimate(256.0, 6.5, 1426.5, 1)},
     found=0.0,
     distances=((60.0, 256.0, 0.0), (None, 0.0, 0.0)),
-    others=(OtherPeriod(60, 512.0, 256.0, 0.0, Estimate(256.0, -400.5, 900.5), 512.0),),
 )
 PROFILE = ProfileView((WindowProfile(4, 2, 0, 100, 0.51234567, {"intent": 0.1234567, "task.read": 0.25}),))
 SUM = KeySum(90, 0xABC)

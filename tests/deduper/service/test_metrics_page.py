@@ -36,9 +36,8 @@ from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
 from deduper.errors import DeduperError
 from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
 from deduper.leaks.figures import figures_of
-from deduper.leaks.meter import LeakMeter, LeakSettings
+from deduper.leaks.meter import LeakMeter, LeakSettings, sample_of
 from deduper.leaks.sample import SampledRecords
-from deduper.leaks.stored import sample_of
 from deduper.service import health, job, lag_watch, metrics, process_memory
 from deduper.service.metrics import JobMetrics
 from deduper.service.metrics_server import serving_metrics
@@ -300,14 +299,14 @@ def test_estimates_of_the_leak_meter_show(tmp_path: Path, registry: CollectorReg
     shown = JobMetrics(settings, registry, lambda: NOW_US)
     shown.opened(log)
     assert "deduper_leak" not in generate_latest(registry).decode()
-    meter = LeakMeter.new(LeakSettings(8, 16, False, 40, 80, True, (40,), (40.0,)))
+    meter = LeakMeter.new(LeakSettings(8, 16, False, 40, 80, (40.0,)))
     for window, expiry in enumerate((0, 39)):
         records = SampledRecords(
             np.array([5], np.uint64), np.array([expiry]), np.zeros(1, np.int64), np.zeros(1, np.uint8)
         )
         meter.add(records, None if not window else 0, 100)
     about = {"next_window": 2, "first_window": 0, "since_us": NOW_US, "missed_windows": 3}
-    leaks = figures_of(meter, 39, **about)
+    leaks = figures_of(meter, **about)
     write_leak_sample(log.root, sample_of(meter, store_id=log.manifest.store_id, **about))
     again = CollectorRegistry()
     JobMetrics(settings, again, lambda: NOW_US).opened(log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 from datetime import date, timedelta
@@ -168,42 +169,16 @@ def test_the_keys_of_a_file_of_any_size_are_read_in_steps(
 
 
 def test_rows_are_sorted_whatever_the_buckets_are() -> None:
-    """Of few values, of many far apart, of one; and where half a digest decides nothing."""
+    """Of few values, of many far apart, of one; where half a digest decides nothing, or all; equal keys by row."""
     rng = np.random.default_rng(1)
-    for buckets in (3, 1 << 40, 1, 1 << 63):
+    for buckets, halves in itertools.product((3, 1 << 40, 1, 1 << 63), ((50, 3), (1 << 63, 1 << 63), (50, 1))):
         bucket = rng.integers(-buckets // 2, buckets - buckets // 2, 3000)
-        hi, lo = rng.integers(0, 50, 3000).astype(np.uint64), rng.integers(0, 3, 3000).astype(np.uint64)
+        hi, lo = (rng.integers(0, half, 3000).astype(np.uint64) for half in halves)
         order, found = in_order(bucket, hi, lo)
-        expected = sorted(zip(bucket.tolist(), hi.tolist(), lo.tolist(), strict=True))
-        assert list(zip(found.bucket.tolist(), *found.digests.T.tolist(), strict=True)) == expected
-        assert sorted(order.tolist()) == list(range(3000))
-        assert [int(bucket[row]) for row in order] == found.bucket.tolist()
-
-
-@pytest.mark.parametrize("repeats", [1, 2, 700, 10_000])
-def test_spread_keys_are_sorted_as_numpy_sorts_them(repeats: int) -> None:
-    """Digests as they are, each some times, in buckets of unequal sizes; equal keys in the order of their rows."""
-    rng = np.random.default_rng(repeats)
-    keys = rng.integers(0, 1 << 64, (20_000 // repeats, 2), np.uint64)
-    keys[::500, 0] = keys[0, 0]  # some have one half in common
-    keys = rng.permutation(np.repeat(keys, repeats, axis=0))
-    bucket = rng.geometric(0.3, len(keys)).astype(np.int64) - 5
-    order, found = in_order(bucket, keys[:, 0], keys[:, 1])
-    expected = np.lexsort((keys[:, 1], keys[:, 0], bucket))
-    assert order.tolist() == expected.tolist()
-    assert found.bucket.tolist() == bucket[expected].tolist()
-    assert found.digests.tolist() == keys[expected].tolist()
-
-
-@pytest.mark.parametrize("number", [1, 37, (1 << 40) + 5])
-def test_keys_of_a_slice_are_dealt_over_its_range(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So merging a slice costs no more than merging young pieces: sorting by comparisons is not needed."""
-    monkeypatch.setattr(np, "lexsort", None)
-    least, greatest = bounds(number)
-    hi = np.random.default_rng(2).integers(least, greatest, 20_000, np.uint64, endpoint=True)
-    order, found = in_order(np.zeros(20_000, np.int64), hi, hi)
-    assert order.tolist() == np.argsort(hi, kind="stable").tolist()
-    assert found.digests[:, 0].tolist() == sorted(hi.tolist())
+        expected = np.lexsort((lo, hi, bucket))
+        assert order.tolist() == expected.tolist()
+        assert found.bucket.tolist() == bucket[expected].tolist()
+        assert found.digests.T.tolist() == [hi[expected].tolist(), lo[expected].tolist()]
 
 
 def test_each_layer_has_a_key_once() -> None:

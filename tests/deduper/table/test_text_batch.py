@@ -122,7 +122,7 @@ def test_a_header_that_is_not_the_schema(tmp_path: Path) -> None:
     """Fields are columns by their order; nothing is written."""
     place = Place(tmp_path, "delta")
     put(place, "a.csv", ["v,k,d", "1,2,1970-01-01"])
-    with pytest.raises(SchemaDriftError, match="its first line is v, k, d, and the schema has k, v, d") as caught:
+    with pytest.raises(SchemaDriftError, match="the header k, v, d is expected; the first line is v, k, d") as caught:
         run_load(config(place, "csv"))
     assert caught.value.exit_code is ExitCode.USAGE
     assert place.rows() == []
@@ -223,7 +223,7 @@ def test_the_columns_of_a_batch(tmp_path: Path) -> None:
     ("source", "found"),
     [
         ("{path: in, format: csv}", "1:1: source.schema: files of csv have no types of their own; write the columns"),
-        ("{path: in, schema: k BIGINT}", "1:28: source.schema: Parquet files have types of their own; leave it out"),
+        ("{path: in, schema: k BIGINT}", "1:20: source.schema: has no effect: Parquet has types of its own; remove it"),
         ("{path: in, format: xml}", "1:28: source.format: `xml` is not a valid choice"),
         ("{path: in, format: csv, schema: k BIGGINT}", "1:43: source.schema: `biggint` is not a type"),
     ],

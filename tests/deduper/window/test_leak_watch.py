@@ -98,7 +98,7 @@ def test_a_real_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < found.seen < found.records
     assert found.found > 0
     assert all(one.low <= one.records < one.high for one in found.missed.values())
-    assert stored_figures(process.log.root, process.log.state.latest_point) == found
+    assert stored_figures(process.log.root) == found
 
 
 def test_a_repeated_window_does_not_count_its_own_keys(world: World) -> None:
@@ -121,7 +121,7 @@ def test_a_restart_goes_on(world: World) -> None:
     first = Process(world)
     run(first, texts(windows[:4]))
     first.runner.close()
-    assert stored_figures(first.log.root, first.log.state.latest_point) == figures(first)
+    assert stored_figures(first.log.root) == figures(first)
     second = Process(world)
     run(second, texts(windows[4:]))
     counts = missed(windows, OWN)
@@ -253,10 +253,10 @@ def test_processing_time_is_measured(tmp_path: Path) -> None:
 
 
 def test_settings_in_steps(world: World) -> None:
-    """The memory is two periods; other periods are parts of it, none twice."""
+    """The memory is two periods; classes of distances ascend, and the period ends one."""
     settings = leak_settings(world.config)
     assert settings is not None
-    assert (settings.period, settings.memory, settings.periods) == (PERIOD, MEMORY, (10, 20, 40, 80))
+    assert (settings.period, settings.memory) == (PERIOD, MEMORY)
     assert settings.edges[0] == 0
     assert PERIOD in settings.edges
     assert np.all(np.diff(settings.edges) > 0)

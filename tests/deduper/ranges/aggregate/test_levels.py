@@ -7,10 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deduper.ranges.aggregate import range_index
-from deduper.ranges.aggregate.aggregates import AnswerTooLargeError, answer_type, parse_aggregate
-from deduper.ranges.aggregate.levels import SUBTRACTED, answers
+from deduper.ranges.aggregate.aggregates import SUBTRACTED, AnswerTooLargeError, answer_type, parse_aggregate
 from deduper.ranges.aggregate.points import ENDS
-from deduper.ranges.aggregate.range_index import RangeIndex
+from deduper.ranges.aggregate.range_index import RangeIndex, level_answers
 from tests.deduper.ranges.aggregate import oracle
 from tests.deduper.ranges.aggregate.test_indexes import ORDERED, SUMMED, TIMES, VALUES, as_events, as_ranges, rows, same
 from tests.tiers import examples
@@ -50,9 +49,9 @@ def test_levels_answer_as_one_index(values: str, monkeypatch: pytest.MonkeyPatch
         sums = oracle.of_events(events, held, ends, "sum(value)", kind) if kind == "int" else []
         if any(one is not None and not -(2**63) <= one < 2**63 for one in sums):
             with pytest.raises(AnswerTooLargeError):
-                answers(indexes, wanted, {"value": value}, asked)
+                level_answers(indexes, wanted, {"value": value}, asked)
             return
-        found = answers(indexes, wanted, {"value": value}, asked)
+        found = level_answers(indexes, wanted, {"value": value}, asked)
         for text, column in zip(names, found, strict=True):
             expected = oracle.of_events(events, held, ends, text, kind)
             assert same(column.to_pylist(), expected), (text, column.to_pylist(), expected)

@@ -10,7 +10,7 @@ import pytest
 
 from deduper.errors import CannotWriteError, DeduperError, OwnerAliveError
 from deduper.ranges.stream import settings
-from deduper.ranges.stream.inputs.folders import FolderInput
+from deduper.ranges.stream.folders import FolderInput
 from deduper.ranges.stream.runner import owned_store, state_of
 from deduper.ranges.stream.settings import PortFolder
 from tests.bucket_store.places.memory_names import memory_place

@@ -17,7 +17,7 @@ from deduper.errors import SourceAwayError
 from deduper.kafka.client import consumer_options
 from deduper.kafka.cluster import KafkaCluster
 from deduper.kafka.offsets import ends_from_wire, ends_to_wire
-from deduper.ranges.stream.inputs.folders import UNPARSABLE, ZONE, scalars, schema_of
+from deduper.ranges.stream.folders import UNPARSABLE, ZONE, scalars, schema_of
 from deduper.ranges.stream.rows import InputRows
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
