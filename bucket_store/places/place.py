@@ -16,6 +16,7 @@ What a storage promises:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -32,6 +33,11 @@ class NotDurableError(OSError):
 
 class UnansweredError(TimeoutError):
     """The storage gave no answer, and may still act: a file may come into place after it was found to be absent."""
+
+
+def try_of(path: PurePosixPath) -> PurePosixPath:
+    """A new name for a try to write a file, with `~` and 8 hex digits before its ending."""
+    return path.with_name(f"{path.stem}~{secrets.token_hex(4)}{path.suffix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,13 @@ class Names(Protocol):
                 durable.
         """
 
+    def write_own(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> PurePosixPath:
+        """Write a file under a name that no other writer uses, and make its folder; gives its path.
+
+        Its bytes are durable on return, its name after `sync` of the directory. Where a writer that dies leaves a part
+        of a file, each try has a name of its own (`try_of`), and a failed one removes its file.
+        """
+
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """Put a file in place of the old one, if any. Readers see one of both, whole; the new one may be lost."""
 
@@ -118,6 +131,9 @@ class Names(Protocol):
 
     def remove(self, path: PurePosixPath) -> None:
         """Remove a file; an absent one is no error."""
+
+    def remove_all(self, paths: list[PurePosixPath]) -> None:
+        """Remove files, in as few requests as the storage can; absent ones are no error."""
 
     def remove_tree(self, path: PurePosixPath) -> None:
         """Remove a directory and all below it; what is absent, or goes away meanwhile, is no error."""
@@ -205,6 +221,10 @@ class Place:
     def create(self, data: bytes, *, failpoint: str = "") -> None:
         """See `Names.create`."""
         self.names.create(self.path, data, failpoint=failpoint)
+
+    def write_own(self, data: bytes, *, failpoint: str = "") -> Place:
+        """See `Names.write_own`."""
+        return Place(self.names, self.names.write_own(self.path, data, failpoint=failpoint))
 
     def replace(self, data: bytes) -> None:
         """See `Names.replace`."""

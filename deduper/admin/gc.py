@@ -246,7 +246,7 @@ class _Listing:
 
 
 def _is_among_pieces(orphan: Orphan) -> bool:
-    return orphan.piece is not None or orphan.kind is OrphanKind.SEGMENT
+    return orphan.piece is not None or orphan.kind is OrphanKind.DATABASE
 
 
 def _is_fleeting(orphan: Orphan) -> bool:

@@ -16,7 +16,7 @@ from deduper.units import approximate_size, counted
 _ORPHANS = {
     OrphanKind.PIECE: "piece",
     OrphanKind.RETIRED_PIECE: "retired piece",
-    OrphanKind.SEGMENT: "segment",
+    OrphanKind.DATABASE: "database",
     OrphanKind.SOURCES: "sources file",
     OrphanKind.STAGING: "staging folder",
     OrphanKind.INTENT: "intent",
