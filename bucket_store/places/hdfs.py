@@ -36,8 +36,16 @@ from bucket_store.places.hadoop_settings import asks_for_login, hadoop_settings
 from bucket_store.places.hdfs_errors import as_os_error, listens, nodes_of
 from bucket_store.places.kerberos import TOKENS, LoginError, ticket
 from bucket_store.places.outages import is_waiting, note, patient
-from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError, try_of
-from bucket_store.places.prepared import prepared_below, prepared_name
+from bucket_store.places.place import (
+    Entry,
+    NotPlacedError,
+    Place,
+    Prepared,
+    UnansweredError,
+    prepared_below,
+    prepared_name,
+    try_of,
+)
 from bucket_store.threads import bounded, on_a_thread
 
 try:

@@ -24,8 +24,16 @@ from bucket_store.filesystem import (
     write_at,
 )
 from bucket_store.places import steps
-from bucket_store.places.place import Entry, NotDurableError, NotPlacedError, Place, Prepared, try_of
-from bucket_store.places.prepared import prepared_below, prepared_name
+from bucket_store.places.place import (
+    Entry,
+    NotDurableError,
+    NotPlacedError,
+    Place,
+    Prepared,
+    prepared_below,
+    prepared_name,
+    try_of,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from bucket_store.places.open import open_place
 from bucket_store.places.outages import waiting
 from bucket_store.places.place import NotPlacedError, Place
 from deduper.errors import ExitCode, exit_code_of
-from deduper.preflight.elsewhere import reachable
+from deduper.preflight.folders import reachable
 from deduper.preflight.results import Failure
 from tests.services.hdfs import Hdfs
 from tests.services.test_hdfs_names import new_root

@@ -31,7 +31,7 @@ from bucket_store.places.place import Place
 from deduper.errors import IntegrityError, telling_where
 from deduper.preflight import folders, hadoop
 from deduper.preflight.checks import raise_failure
-from deduper.preflight.elsewhere import reachable
+from deduper.preflight.folders import reachable
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.inputs.folders import Input
 from deduper.ranges.stream.inputs.open import open_inputs

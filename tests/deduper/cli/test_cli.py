@@ -60,7 +60,7 @@ def shell(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, as a shell starts it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEDUPER__")}
     return subprocess.run(
-        [sys.executable, "-m", "deduper.cli", *arguments],
+        [sys.executable, "-m", "deduper", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ from bucket_store.log.records import DeletionRecord, LogSnapshot
 from bucket_store.log.sources_file import GONE
 from deduper.admin.verify.findings import MOST_LISTED, Check
 from deduper.admin.verify.run import Verification, verify_target
-from deduper.cli.views.verify import render
+from deduper.cli.views.soundness import render_verify as render
 from deduper.errors import ExitCode
 from deduper.sinks.names import Attempt, final_name
 from tests.deduper.damage_by_hand import (

@@ -1,1 +1,0 @@
-"""How the answers of `deduper table` look."""
