@@ -111,6 +111,6 @@ class CategoryExpiry(Section):
 
 
 ExpiryConfig = Annotated[
-    NeverExpiry | EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry | CategoryExpiry,
+    EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry | CategoryExpiry | NeverExpiry,
     Field(discriminator="by"),
 ]

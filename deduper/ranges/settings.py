@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from deduper.arrow_columns import arrow_type
 from deduper.columns import Column, ColumnType, DdlError, parse_columns
-from deduper.config.own_file import OwnFile
+from deduper.config.load import OwnFile
 from deduper.config.sections import Key
 from deduper.config.values import Duration, Schema, Section, refusal
 from deduper.errors import UsageError

@@ -11,8 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from deduper.config.apart import before_wildcards, clashes
-from deduper.config.load import MergedSettings
-from deduper.config.own_file import OwnFile, load_own_file
+from deduper.config.load import MergedSettings, OwnFile, load_own_file
 from deduper.config.problems import ConfigError
 from deduper.config.values import (
     LocalPath,

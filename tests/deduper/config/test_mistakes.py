@@ -267,7 +267,7 @@ no-sinks | <SINKS> | (nothing)
 port-unknown |   expired: {format: none}\n |   expired: {format: none}\n  errors: {format: none}\n
   18:3: sinks.errors: unknown setting; did you mean `error`?
 sink-delta | {format: none} | {format: delta, path: out/x}
-  17:21: sinks.expired.format: `delta` is not in this release; write one of parquet, json, csv, kafka, none
+  17:21: sinks.expired.format: `delta` is not a valid choice; write one of parquet, json, csv, kafka, none
 sink-format | {format: none} | {format: parqet, path: out/x}
   17:21: sinks.expired.format: `parqet` is not a valid choice; did you mean `parquet`?
 sink-no-format | {format: none} | {path: out/x}
