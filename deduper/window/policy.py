@@ -38,7 +38,7 @@ _DEAD_BYTES = 8 << 20
 """It is placed sooner if so many bytes are dead, and one in `_DEAD_SHARE` of all: merged pieces are few."""
 _LEAST_SNAPSHOT_EVERY = 50
 _BUCKETS_OF_NEVER = 64
-"""Keys that never expire are hashed into so many: a table is loaded and advanced bucket by bucket. The store has it too.
+"""Keys that never expire are hashed into so many: tables are loaded and advanced by bucket. The store has it too.
 
 A large store has more shards, not more buckets."""
 DELETION_GRACE_US = 600_000_000
