@@ -31,17 +31,11 @@ class FileHandle(Protocol):
     def size(self) -> int:
         """Its length in bytes now."""
 
-    def links(self) -> int:
-        """How many names it has; 0 after the last one was removed."""
-
     def pread(self, length: int, at: int) -> bytes:
         """Up to `length` bytes from `at` on; none at the end of the file."""
 
     def pwrite(self, data: bytes | memoryview, at: int) -> int:
         """How many of the bytes were written at `at`."""
-
-    def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
 
     def sync(self) -> None:
         """Make its bytes, not its name, durable."""
@@ -116,17 +110,11 @@ class LocalFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
-    def links(self) -> int:
-        return os.fstat(self._fd).st_nlink
-
     def pread(self, length: int, at: int) -> bytes:
         return os.pread(self._fd, length, at)
 
     def pwrite(self, data: bytes | memoryview, at: int) -> int:
         return os.pwrite(self._fd, data, at)
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
         os.fsync(self._fd)

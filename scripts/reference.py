@@ -16,8 +16,7 @@ from typing import Any
 import typer
 
 from deduper.cli.main import app
-from deduper.config.messages import section_models
-from deduper.config.schema import json_schema
+from deduper.config.schema import json_schema, section_models
 from deduper.errors import ExitCode
 
 DOCS = Path(__file__).parent.parent / "docs"

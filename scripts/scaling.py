@@ -195,7 +195,7 @@ def _simulated(length: int, window_s: int, span_s: int, period_s: int) -> LifeOf
 def _piece(shard: int, window: int, length: int, bucket: int) -> PieceRef:
     return PieceRef(
         shard=shard,
-        file=f"pieces/{shard:04d}/000001-0000.segment",
+        file=f"pieces/{shard:04d}/000001-0000.piece",
         name=f"{window:012d}-000001-000-{shard:04d}-{shard * 2654435761 % 2**32:08x}",
         offset=window * length,
         length=length,

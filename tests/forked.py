@@ -28,7 +28,7 @@ _SERVER.set_forkserver_preload(
             _CLI,
             "deduper.table.operations.changes",
             "deduper.table.operations.rollback",
-            "deduper.cli.views.table",
+            "deduper.cli.views.tables",
             "deltalake",
         ),
         *("deduper.ranges.stream.job", "deduper.admin.move.reshard", "deduper.admin.open_store"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from bucket_store.errors import StoreError
 from bucket_store.filesystem import LOCAL, FileSystem
+from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.pieces.store import PieceStore
+from bucket_store.places.local import local_place
+from bucket_store.places.open import open_place
 
 
 def open_backend(url: str, fs: FileSystem = LOCAL) -> PieceStore:
@@ -17,26 +20,15 @@ def open_backend(url: str, fs: FileSystem = LOCAL) -> PieceStore:
         StoreError: another scheme, no path, or a client that is not installed.
     """
     scheme, _, path = url.partition(":")
-    if path and scheme == "file":
-        from bucket_store.pieces.file_backend import FilePieces  # a backend loads when it is used
-
-        return FilePieces(path, fs)
-    if path and scheme == "rocksdb":
+    if not path or scheme not in ("file", "rocksdb", "s3", "gs", "az", "objects", "hdfs"):
+        what = "write file:PATH or rocksdb:PATH, hdfs://HOST:PORT/PATH or s3://BUCKET/PREFIX"
+        raise StoreError(f"store.url {url!r}: {what}")
+    if scheme == "rocksdb":
         from bucket_store.pieces.rocksdb_backend import RocksPieces  # the extension module is 20 MB
 
         return RocksPieces(path)
-    if path and scheme in ("s3", "gs", "az", "objects"):
-        try:
-            from bucket_store.pieces.object_backend import ObjectPieces  # obstore need not be installed
-
-            return ObjectPieces(url)
-        except (ImportError, ValueError) as error:
-            raise StoreError(f"store.url: {error}") from error
-    if path and scheme == "hdfs":
-        try:
-            from bucket_store.pieces.hdfs_backend import HdfsPieces  # hdfs-native need not be installed
-
-            return HdfsPieces(url)
-        except (ImportError, ValueError) as error:
-            raise StoreError(f"store.url: {error}") from error
-    raise StoreError(f"store.url {url!r}: write file:PATH or rocksdb:PATH, hdfs://HOST:PORT/PATH or s3://BUCKET/PREFIX")
+    try:
+        root = open_place(url)
+    except (ImportError, ValueError) as error:
+        raise StoreError(f"store.url: {error}") from error
+    return PieceFiles(local_place(root.local, fs) if root.is_local else root)

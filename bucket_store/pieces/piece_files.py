@@ -1,37 +1,41 @@
-"""Pieces that are files of their own, on any storage of places: the common part of `hdfs:` and of object stores.
+"""Pieces that are files of their own, on any storage of places: the backend of all stores but those in RocksDB.
 
 Names: `pieces/<shard, 4 digits>/<epoch, 6 digits>-<piece name>[~<8 hex>].piece`. The file has the piece's bytes and
 nothing else, so listing gives shard, epoch, name and length of every piece. Nothing is appended to, locked, or marked.
+
+Pieces of many windows in one file would cost a NameNode less. But an append goes to the replicas that are reported at
+that moment: with hdfs-native, and a DataNode killed, acknowledged bytes were cut off when the lease was recovered. And
+readers see nothing of a block during an append.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Collection, Iterable, Iterator
 
 from bucket_store import failpoints
 from bucket_store.pieces.store import Located, PieceLocation, PieceStore, StoredPiece, read_located, write_error
-from bucket_store.places.new_file import create_own
+from bucket_store.places import steps
 from bucket_store.places.place import Place
 
-SUFFIX = ".piece"
+_SUFFIX = ".piece"
 _TRY = re.compile(r"~[0-9a-f]+$")
-
-
-def try_name(file: str) -> str:
-    """A new name for the file of a try to write a piece."""
-    return f"{file}~{secrets.token_hex(4)}{SUFFIX}"
 
 
 class PieceFiles:
     """Pieces below a place. Its client belongs to the process, as the place's does.
 
-    Reads and listings raise OSError, TimeoutError after the bound of the storage.
+    Reads and listings raise OSError, TimeoutError after the bound of the storage. A dead writer may leave a part of a
+    piece, which no record names.
     """
 
     def __init__(self, root: Place) -> None:
         self._root = root
+        self._durable: set[Place] = set()
+        """Folders of shards whose name, and those above it, this process has made durable."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PieceFiles, (self._root,)
 
     @property
     def url(self) -> str:
@@ -39,7 +43,7 @@ class PieceFiles:
 
     @property
     def is_remote(self) -> bool:
-        return True
+        return not self._root.is_local
 
     def append(
         self,
@@ -50,13 +54,17 @@ class PieceFiles:
         data: bytes | memoryview,
         stays_open: bool = False,  # noqa: ARG002  nothing is kept
     ) -> PieceLocation:
-        failpoints.hit("piece.half")
+        folder = self._root / f"pieces/{shard:04d}"
         try:
-            file = self._put(f"pieces/{shard:04d}/{epoch:06d}-{name}", bytes(data))
+            file = (folder / f"{epoch:06d}-{name}{_SUFFIX}").write_own(bytes(data), failpoint=steps.PIECE)
+            above = () if folder in self._durable else (folder.parent, self._root)
+            for directory in (folder, *above):
+                directory.sync()
+            self._durable.add(folder)
         except OSError as error:
-            raise write_error(error, f"piece {name}") from error
+            raise write_error(error, f"{self._root}: piece {name}") from error
         failpoints.hit("piece.entered")
-        return PieceLocation(file, name, 0, len(data))
+        return PieceLocation(str(file.path.relative_to(self._root.path)), name, 0, len(data))
 
     def read(self, piece: Located, start: int = 0, length: int | None = None) -> bytes:
         file = self._root / piece.file
@@ -72,14 +80,18 @@ class PieceFiles:
         writing_epoch: int | None = None,  # noqa: ARG002
     ) -> tuple[Located, ...]:
         """See `PieceStore`. No file is held, and none is written twice, so writers do not matter."""
-        self._remove([self._root / file for file in sorted({piece.file for piece in pieces} - set(keep))])
+        files = sorted({piece.file for piece in pieces} - set(keep))
+        if files:
+            self._root.names.remove_all([self._root.path / file for file in files])
+            failpoints.hit("piece.deleted")
+            failpoints.hit("piece.file.gone")
         return ()
 
     def pieces(self) -> Iterator[StoredPiece]:
         for shard in (self._root / "pieces").entries():
-            for entry in (self._root / "pieces" / shard.name).entries():
-                epoch, _, name = _TRY.sub("", entry.name.removesuffix(SUFFIX)).partition("-")
-                if entry.name.endswith(SUFFIX) and epoch.isdigit() and shard.name.isdigit():
+            for entry in (self._root / "pieces" / shard.name).entries() if shard.is_directory else ():
+                epoch, _, name = _TRY.sub("", entry.name.removesuffix(_SUFFIX)).partition("-")
+                if entry.name.endswith(_SUFFIX) and epoch.isdigit() and shard.name.isdigit():
                     file = f"pieces/{shard.name}/{entry.name}"
                     yield StoredPiece(file, name, int(shard.name), int(epoch), 0, entry.size)
 
@@ -88,15 +100,6 @@ class PieceFiles:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def _put(self, file: str, data: bytes) -> str:
-        """Put a new file in place, durable on return; gives its name, which is `file` with a suffix."""
-        create_own(self._root / f"{file}{SUFFIX}", data)
-        return f"{file}{SUFFIX}"
-
-    def _remove(self, files: list[Place]) -> None:
-        for file in files:
-            file.remove()
 
 
 def _keeps_the_protocol(pieces: PieceFiles) -> PieceStore:

@@ -36,8 +36,16 @@ from bucket_store.places.hadoop_settings import asks_for_login, hadoop_settings
 from bucket_store.places.hdfs_errors import as_os_error, listens, nodes_of
 from bucket_store.places.kerberos import TOKENS, LoginError, ticket
 from bucket_store.places.outages import is_waiting, note, patient
-from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
-from bucket_store.places.prepared import prepared_below, prepared_name
+from bucket_store.places.place import (
+    Entry,
+    NotPlacedError,
+    Place,
+    Prepared,
+    UnansweredError,
+    prepared_below,
+    prepared_name,
+    try_of,
+)
 from bucket_store.threads import bounded, on_a_thread
 
 try:
@@ -149,6 +157,11 @@ class HdfsNames:
             break
         steps.linked(failpoint)
 
+    def write_own(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> PurePosixPath:
+        """See `Names`. A twin of a task may write the same file: that of a failed try must not be the twin's."""
+        steps.half(failpoint)
+        return self.written(data, lambda: try_of(path), parents=True, failpoint=failpoint)
+
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""
         for is_last in (*[False] * _MOST_ROUNDS, True):
@@ -215,6 +228,11 @@ class HdfsNames:
     def remove(self, path: PurePosixPath) -> None:
         """See `Names`."""
         self._patient(path, lambda client: client.delete(str(path), False), proves=_CHANGES)
+
+    def remove_all(self, paths: list[PurePosixPath]) -> None:
+        """See `Names`: a request each."""
+        for path in paths:
+            self.remove(path)
 
     def remove_tree(self, path: PurePosixPath) -> None:
         """See `Names`."""

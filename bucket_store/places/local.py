@@ -21,10 +21,19 @@ from bucket_store.filesystem import (
     remove_tree,
     replace_whole,
     stage,
+    write_at,
 )
 from bucket_store.places import steps
-from bucket_store.places.place import Entry, NotDurableError, NotPlacedError, Place, Prepared
-from bucket_store.places.prepared import prepared_below, prepared_name
+from bucket_store.places.place import (
+    Entry,
+    NotDurableError,
+    NotPlacedError,
+    Place,
+    Prepared,
+    prepared_below,
+    prepared_name,
+    try_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,22 @@ class LocalNames:
             # After the directory sync: the sync covers the link alone, and a later cleaning removes an orphan.
             discard(self.fs, temporary)
 
+    def write_own(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> PurePosixPath:
+        """See `Names`."""
+        target, half = try_of(path), len(data) // 2
+        if not self.fs.is_dir(Path(path.parent)):
+            make_directories(self.fs, Path(path.parent))
+        with self.fs.open(Path(target), create=True) as file:
+            try:
+                write_at(file, data[:half], 0)
+                steps.half(failpoint)
+                write_at(file, data[half:], half)
+                file.sync()
+            except OSError:
+                discard(self.fs, Path(target))
+                raise
+        return target
+
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""
         replace_whole(self.fs, Path(path), data)
@@ -88,7 +113,9 @@ class LocalNames:
     def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
         """See `Names`."""
         with self.fs.open(Path(path)) as file:
-            return read_at(file, length, start)
+            # A reference may be wrong: bytes beyond the file are neither read nor allocated.
+            held = min(length, file.size() - start)
+            return read_at(file, held, start) if held > 0 else b""
 
     def stat(self, path: PurePosixPath) -> Entry:
         """See `Names`."""
@@ -134,6 +161,11 @@ class LocalNames:
     def remove(self, path: PurePosixPath) -> None:
         """See `Names`."""
         self.fs.remove(Path(path))
+
+    def remove_all(self, paths: list[PurePosixPath]) -> None:
+        """See `Names`."""
+        for path in paths:
+            self.fs.remove(Path(path))
 
     def remove_tree(self, path: PurePosixPath) -> None:
         """See `Names`."""

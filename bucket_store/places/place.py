@@ -16,10 +16,14 @@ What a storage promises:
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
+
+from bucket_store.filesystem import temporary_name
 
 
 class NotPlacedError(OSError):
@@ -32,6 +36,11 @@ class NotDurableError(OSError):
 
 class UnansweredError(TimeoutError):
     """The storage gave no answer, and may still act: a file may come into place after it was found to be absent."""
+
+
+def try_of(path: PurePosixPath) -> PurePosixPath:
+    """A new name for a try to write a file, with `~` and 8 hex digits before its ending."""
+    return path.with_name(f"{path.stem}~{secrets.token_hex(4)}{path.suffix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,13 @@ class Names(Protocol):
                 durable.
         """
 
+    def write_own(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> PurePosixPath:
+        """Write a file under a name that no other writer uses, and make its folder; gives its path.
+
+        Its bytes are durable on return, its name after `sync` of the directory. Where a writer that dies leaves a part
+        of a file, each try has a name of its own (`try_of`), and a failed one removes its file.
+        """
+
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """Put a file in place of the old one, if any. Readers see one of both, whole; the new one may be lost."""
 
@@ -118,6 +134,9 @@ class Names(Protocol):
 
     def remove(self, path: PurePosixPath) -> None:
         """Remove a file; an absent one is no error."""
+
+    def remove_all(self, paths: list[PurePosixPath]) -> None:
+        """Remove files, in as few requests as the storage can; absent ones are no error."""
 
     def remove_tree(self, path: PurePosixPath) -> None:
         """Remove a directory and all below it; what is absent, or goes away meanwhile, is no error."""
@@ -206,6 +225,10 @@ class Place:
         """See `Names.create`."""
         self.names.create(self.path, data, failpoint=failpoint)
 
+    def write_own(self, data: bytes, *, failpoint: str = "") -> Place:
+        """See `Names.write_own`."""
+        return Place(self.names, self.names.write_own(self.path, data, failpoint=failpoint))
+
     def replace(self, data: bytes) -> None:
         """See `Names.replace`."""
         self.names.replace(self.path, data)
@@ -280,3 +303,18 @@ class Place:
     def sync(self) -> None:
         """See `Names.sync`."""
         self.names.sync(self.path)
+
+
+_DIGITS = 6
+_PREPARED = re.compile(r"\.(\w+)\.(\d{6,})\.\w+\.tmp")
+
+
+def prepared_name(name: str, epoch: int) -> str:
+    """A new name for the replacement of the file `name` that an epoch has prepared."""
+    return temporary_name(f"{name}.{epoch:0{_DIGITS}d}")
+
+
+def prepared_below(names: list[str], name: str, epoch: int) -> list[str]:
+    """Those of the names that lower epochs have given to replacements of the file `name`."""
+    found = [(one, _PREPARED.fullmatch(one)) for one in names]
+    return [one for one, parts in found if parts and parts[1] == name and int(parts[2]) < epoch]

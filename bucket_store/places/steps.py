@@ -7,6 +7,12 @@ from bucket_store import failpoints
 LOG, PIECE, STAGED = "log", "piece", "staged"
 
 
+def half(kind: str) -> None:
+    """On this machine a half of the file is written; elsewhere nothing is sent yet."""
+    if kind == PIECE:
+        failpoints.hit("piece.half")
+
+
 def opened(kind: str) -> None:
     """In HDFS: the client has all bytes, the DataNodes have some of them, and the file is not closed."""
     if kind == LOG:

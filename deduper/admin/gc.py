@@ -145,7 +145,7 @@ def _delete(store: OpenStore, going: Sequence[Garbage]) -> None:
 
 
 class _Listing:
-    """Goes through a store; the same for a list and for a deletion.
+    """Lists the garbage of a store, for a list and for a deletion.
 
     `ahead_us`: by how much the times of the store's files are ahead of `now_us`, as far as it is known.
     """
@@ -246,7 +246,7 @@ class _Listing:
 
 
 def _is_among_pieces(orphan: Orphan) -> bool:
-    return orphan.piece is not None or orphan.kind is OrphanKind.SEGMENT
+    return orphan.piece is not None or orphan.kind is OrphanKind.DATABASE
 
 
 def _is_fleeting(orphan: Orphan) -> bool:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from deduper.as_json import AsJson
 from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import ExitCode
-from deduper.preflight.disk_room import LEAST_FREE_BYTES
+from deduper.preflight.folders import LEAST_FREE_BYTES
 from deduper.units import counted, span
 from deduper.window.expired_causes import AHEAD_S
 from deduper.window.progress import MANY_ERRORS, MANY_EXPIRED

@@ -1,4 +1,4 @@
-"""One window and one bucket of a store, in full. Reads pieces and log beside a running job, locks nothing."""
+"""One window or one bucket of a store in full. Safe beside a running job: nothing is locked or written."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Every crash leaves some, and none of it does harm: no record names it, so no rea
 |---|---|
 | `piece` | a piece that no record names: of a broken, repeated or running attempt |
 | `retired_piece` | a piece that a record released; its bytes are deleted after the grace |
-| `segment` | a file or database of pieces in which no piece is live |
+| `database` | a database of pieces in which no piece is live, or a file of another kind in its place |
 | `sources` | a sources file that no record names |
 | `staging` | the folder of an attempt whose window is published, or was never committed with it |
 | `intent` | an intent below the newest one: its epoch will judge nothing more |
@@ -45,7 +45,7 @@ class OrphanKind(StrEnum):
 
     PIECE = "piece"
     RETIRED_PIECE = "retired_piece"
-    SEGMENT = "segment"
+    DATABASE = "database"
     SOURCES = "sources"
     STAGING = "staging"
     INTENT = "intent"
@@ -94,14 +94,14 @@ def orphans(store: OpenStore) -> tuple[Orphan, ...]:
     state = store.log.refresh()
     kept = [orphan for orphan in found if not _is_needed(store, state, orphan)]
     kept += _pieces(store, state, pieces)
-    kept += _segments(store, state, {piece.file for piece in pieces})
+    kept += _databases(store, state, {piece.file for piece in pieces})
     judged = [_judged(orphan, state) for orphan in kept]
     return tuple(sorted(judged, key=lambda orphan: (orphan.kind, str(orphan.path), orphan.why)))
 
 
 _PIECES = "pieces"
 _PIECE_NAME = re.compile(r"(\d{12,})-(\d{6,})-(\d{3,})-(\d{4,})-[0-9a-f]{8}")
-_SEGMENT_EPOCH = re.compile(r"(\d{6,})[-.]")
+_DATABASE_EPOCH = re.compile(r"(\d{6,})[-.]")
 _TEMPORARY_MARK = re.compile(r"\.\w+\.(\d{6,})\.\w+\.tmp")
 
 
@@ -167,15 +167,15 @@ def _pieces(store: OpenStore, state: LogState, stored: list[StoredPiece]) -> Ite
         )
 
 
-def _segments(store: OpenStore, state: LogState, with_pieces: set[str]) -> Iterator[Orphan]:
+def _databases(store: OpenStore, state: LogState, with_pieces: set[str]) -> Iterator[Orphan]:
     """Files and databases of pieces without a live one, and what their making or deleting left behind."""
     named = {ref.file for refs in state.pieces.values() for ref in refs}
     for folder, entry in _files_of_pieces(store):
-        epoch = _SEGMENT_EPOCH.match(entry.name)
+        epoch = _DATABASE_EPOCH.match(entry.name)
         number = None if epoch is None else int(epoch[1])
         file = f"{_PIECES}/{folder.name}/{entry.name}"
         if number is not None and file not in with_pieces and file not in named:
-            yield _orphan(OrphanKind.SEGMENT, folder, entry, "no piece in it is live", epoch=number)
+            yield _orphan(OrphanKind.DATABASE, folder, entry, "no piece in it is live", epoch=number)
         for inner in inside(folder / entry.name) if entry.name.endswith(".rocksdb") else ():
             if inner.name.endswith(".ingest"):
                 why = "a table that was not ingested"

@@ -32,7 +32,7 @@ from deduper.config.sections import PORTS
 from deduper.core.statistics import Statistics
 from deduper.errors import DeduperError
 from deduper.leaks.figures import LeakFigures
-from deduper.preflight.disk_room import disk_room
+from deduper.preflight.folders import disk_room
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.units import format_time

@@ -18,7 +18,7 @@ from bucket_store.threads import are_at_work
 from deduper.cli.command import app
 
 # isort: off
-from deduper.cli.commands import job, store, move, table, ranges  # noqa: F401  an import registers
+from deduper.cli.commands import job, store, move, tables  # noqa: F401  an import registers
 # isort: on
 
 

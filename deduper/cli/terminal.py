@@ -1,4 +1,4 @@
-"""Layout of answers: tables and lines for people, JSON for programs.
+"""Layout of answers: tables and lines for people, JSON for programs; one answer again and again (`--watch`).
 
 Colour and width follow the terminal; a file or a pipe gets plain text, wide enough that nothing is cut.
 """
@@ -9,17 +9,23 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from deduper.window.progress import BatchProgress, progress_line
+from deduper.units import format_time
+from deduper.window.progress import BatchProgress, json_line, progress_line
+
+if TYPE_CHECKING:
+    from deduper.as_json import AsJson
+
 
 _PIPE_WIDTH = 200
 
@@ -233,3 +239,44 @@ class WindowLines:
 
     def _print(self, text: Text) -> None:
         self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+
+_Status = TypeVar("_Status", bound="AsJson")
+
+
+def watch(
+    read: Callable[[], _Status],
+    render: Callable[[_Status], Sequence[RenderableType]],
+    line: Callable[[_Status], str],
+    *,
+    every_s: float,
+    as_json: bool,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show what `read` gives every `every_s` seconds: on a terminal in place, else a line each time. Ctrl-C ends it."""
+    console = answer_console()
+    try:
+        while True:
+            status = read()
+            if as_json:
+                typer.echo(json_line(status.to_json()))
+            elif console.is_terminal:
+                console.clear()
+                for text in top(console, render(status)):
+                    console.out(text, highlight=False)
+                console.print(f"every {every_s:g} s; Ctrl-C ends", style="dim", end="")
+            else:
+                now_us = time.time_ns() // 1000
+                typer.echo(f"{format_time(now_us - now_us % 1_000_000)}  {line(status)}")
+            sys.stdout.flush()
+            sleep(every_s)
+    except KeyboardInterrupt:
+        if console.is_terminal:
+            console.print()
+
+
+def top(console: Console, parts: Sequence[RenderableType]) -> list[str]:
+    """The first lines of an answer, as many as the screen has room for: what is above it would be lost."""
+    with console.capture() as captured:
+        print_parts(console, parts)
+    return captured.get().splitlines()[: max(1, console.height - 1)]

@@ -26,7 +26,6 @@ class NeverExpiry(Section):
     """Keys are remembered for ever."""
 
     by: Literal["never"]
-    buckets: Count = Field(default=64, ge=1, le=65_536, description="Buckets the keys are hashed into")
 
 
 class EventTimeExpiry(Section):
@@ -111,6 +110,6 @@ class CategoryExpiry(Section):
 
 
 ExpiryConfig = Annotated[
-    NeverExpiry | EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry | CategoryExpiry,
+    EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry | CategoryExpiry | NeverExpiry,
     Field(discriminator="by"),
 ]

@@ -1,4 +1,4 @@
-"""A `Config` from its four sources: flags over environment over file over defaults.
+"""A `Config`, or the settings of another command, from four sources: flags over environment over file over defaults.
 
     --set store.shards=8              a flag: dotted path, value as YAML
     DEDUPER__STORE__SHARDS=8          the environment: `__` between the names, any case, value as YAML
@@ -16,11 +16,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, TypeVar
 
-from deduper.config.messages import findings
+from pydantic import ValidationError
+
+from deduper.config.messages import findings, mistake_of
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError, ConfigMistake, ConfigPlace, Problem, is_secret, masked
+from deduper.config.values import Section
 from deduper.config.yaml_document import Document, SettingPath, read_document, shift
 
 ENV_PREFIX = "DEDUPER__"
@@ -77,6 +80,42 @@ def load_with_sources(
     merged.require_none(found)
     assert config is not None  # without a finding there is one
     return LoadedConfig(config, path, tuple(_effective(config, merged)))
+
+
+_M = TypeVar("_M", bound="OwnFile")
+
+
+class OwnFile(Section):
+    """The settings of a command with a file of its own; `page` of the docs has such a file."""
+
+    page: ClassVar[str]
+    mark: ClassVar[str]
+    """See `MergedSettings.require_kind`."""
+
+    @classmethod
+    def load(cls, file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> Self:
+        """See `load_own_file`."""
+        return load_own_file(cls, file, overrides=overrides, environment=environment)[0]
+
+
+def load_own_file(
+    model: type[_M], file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[_M, MergedSettings]:
+    """The settings of a command's own file, from the same sources as a job's, and their places.
+
+    Raises:
+        ConfigError: everything that is wrong, with places.
+    """
+    start_from = f"{model.page} has one to copy"
+    merged = read_settings(file, overrides=overrides, environment=environment, start_from=start_from)
+    merged.require_kind(model.mark, start_from)
+    try:
+        settings = model.model_validate(merged.data, context={"base_dir": file.resolve().parent})
+    except ValidationError as error:
+        merged.require_none([mistake_of(model, merged.data, detail) for detail in error.errors(include_url=False)])
+        raise
+    merged.require_none(())
+    return settings, merged
 
 
 def read_settings(

@@ -7,8 +7,9 @@ of the models, so that a new setting needs no new message.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -17,68 +18,50 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, NeverExpiry, OrderedExpiry, ProcessingTimeExpiry
+from deduper.config.expiry import CategoryExpiry, NeverExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
-from deduper.config.kafka.sections import KafkaSink, KafkaSource, KafkaValue
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config, completed
 from deduper.config.problems import MASK, ConfigMistake, is_secret, suggestion
 from deduper.config.rules import disagreements
-from deduper.config.sections import (
-    PORTS,
-    MetricsConfig,
-    NoneSink,
-    SinksConfig,
-    StoreConfig,
-)
+from deduper.config.sections import PORTS, NoneSink
 from deduper.config.values import REFUSED, shown
 
-# Settings that are often written in the wrong place, and the advice. By section or (section, kind), then setting.
-_EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
-    ("expiry", "never", "field"): ("does not apply to keys that never expire", "remove it, or write `by: event_time`"),
-    ("expiry", "never", "period"): ("does not apply to keys that never expire", "remove it, or write `by: event_time`"),
-    ("expiry", "never", "span"): ("does not apply to keys that never expire", "remove it, or write `by: event_time`"),
-    ("expiry", "never", "lookup"): ("is refused: every key has one bucket, found by its hash", "remove it"),
-    ("expiry", "never", "clock"): ("is refused: without an expiry key there is no latest point", "remove it"),
-    ("expiry", "processing_time", "lookup"): ("is refused: it is always all_live for processing_time", "remove it"),
-    ("expiry", "processing_time", "clock"): ("is refused: it is always batch for processing_time", "remove it"),
-    ("expiry", "processing_time", "field"): (
+_NEVER = ("does not apply to keys that never expire", "remove it, or write `by: event_time`")
+_OF_TOPICS = ("does not apply to files", "remove it, or write `format: kafka`")
+# Settings that are often written in the wrong place, by the section they stand in: what is wrong, and the advice.
+_EXPLANATIONS: dict[tuple[type[BaseModel], str], tuple[str, str]] = {
+    (NeverExpiry, "field"): _NEVER,
+    (NeverExpiry, "period"): _NEVER,
+    (NeverExpiry, "span"): _NEVER,
+    (NeverExpiry, "lookup"): ("is refused: every key has one bucket, found by its hash", "remove it"),
+    (NeverExpiry, "clock"): ("is refused: without an expiry key there is no latest point", "remove it"),
+    (ProcessingTimeExpiry, "lookup"): ("is refused: it is always all_live for processing_time", "remove it"),
+    (ProcessingTimeExpiry, "clock"): ("is refused: it is always batch for processing_time", "remove it"),
+    (ProcessingTimeExpiry, "field"): (
         "is refused: processing_time is the wall clock of the window",
         "remove it, or write `by: event_time`",
     ),
-    ("expiry", "category", "lookup"): ("is refused: keys are looked up in the bucket of their category", "remove it"),
-    ("expiry", "category", "clock"): ("is refused: categories have no latest point", "remove it"),
-    ("expiry", "category", "period"): (
-        "is refused: categories are counted, not timed",
-        "write `live_categories` instead",
-    ),
-    ("expiry", "category", "span"): ("is refused: every category is one bucket", "remove it"),
-    ("expiry", "ordered", "unit"): ("is refused: `ordered` takes the column's numbers as they are", "remove it"),
-    ("expiry", "ordered", "max_ahead_of_now"): (
+    (CategoryExpiry, "lookup"): ("is refused: keys are looked up in the bucket of their category", "remove it"),
+    (CategoryExpiry, "clock"): ("is refused: categories have no latest point", "remove it"),
+    (CategoryExpiry, "period"): ("is refused: categories are counted, not timed", "write `live_categories` instead"),
+    (CategoryExpiry, "span"): ("is refused: every category is one bucket", "remove it"),
+    (OrderedExpiry, "unit"): ("is refused: `ordered` takes the column's numbers as they are", "remove it"),
+    (OrderedExpiry, "max_ahead_of_now"): (
         "is refused: a number is not measured against the wall clock",
         "write `max_jump` instead",
     ),
-    ("source", "files", "topics"): ("does not apply to files", "remove it, or write `format: kafka`"),
-    ("source", "files", "bootstrap_servers"): ("does not apply to files", "remove it, or write `format: kafka`"),
-    ("source", "kafka", "path"): ("does not apply to topics", "remove it, or write `format: files`"),
-    ("source", "kafka", "file_format"): ("does not apply to topics", "write `value: {format: json}`"),
-    ("source", "kafka", "header"): ("does not apply to topics", "remove it: `record` makes columns of headers"),
-    ("source", "kafka", "schema"): ("belongs to the value", 'write `value: {format: json, schema: "..."}`'),
-    ("source", "kafka", "delimiter"): ("belongs to the value", 'write `value: {format: csv, delimiter: ","}`'),
-    ("source", "kafka", "max_files_per_batch"): ("does not apply to topics", "write `max_offsets_per_batch`"),
-    ("sinks", "kafka", "path"): ("does not apply to a topic", "remove it, or write `format: parquet`"),
-    ("sinks", "files", "topic"): ("does not apply to files", "remove it, or write `format: kafka`"),
-    ("sinks", "none", "path"): ("does not apply to a port that is dropped", "remove it, or write `format: parquet`"),
-}
-
-# Kinds that later releases will have: section -> kinds.
-_LATER_KINDS = {"sinks": ("delta",)}
-
-_KIND_SETTING = {"source": "format", "expiry": "by", "sinks": "format"}
-
-_KINDS = {
-    "source": ("files", "kafka"),
-    "expiry": ("event_time", "ordered", "processing_time", "category", "never"),
-    "sinks": ("parquet", "json", "csv", "kafka", "none"),
+    (FilesSource, "topics"): _OF_TOPICS,
+    (FilesSource, "bootstrap_servers"): _OF_TOPICS,
+    (KafkaSource, "path"): ("does not apply to topics", "remove it, or write `format: files`"),
+    (KafkaSource, "file_format"): ("does not apply to topics", "write `value: {format: json}`"),
+    (KafkaSource, "header"): ("does not apply to topics", "remove it: `record` makes columns of headers"),
+    (KafkaSource, "schema"): ("belongs to the value", 'write `value: {format: json, schema: "..."}`'),
+    (KafkaSource, "delimiter"): ("belongs to the value", 'write `value: {format: csv, delimiter: ","}`'),
+    (KafkaSource, "max_files_per_batch"): ("does not apply to topics", "write `max_offsets_per_batch`"),
+    (KafkaSink, "path"): ("does not apply to a topic", "remove it, or write `format: parquet`"),
+    (FileSink, "topic"): _OF_TOPICS,
+    (NoneSink, "path"): ("does not apply to a port that is dropped", "remove it, or write `format: parquet`"),
 }
 
 
@@ -92,7 +75,7 @@ def findings(
     """
     sound, details = _validated(data, {"base_dir": base_dir}, model)
     sound = completed(sound)
-    found = _without_echoes([_finding(detail) for detail in details]) + disagreements(sound)
+    found = _without_echoes([mistake_of(model, data, detail) for detail in details]) + disagreements(sound)
     return (None, found) if found else (model.model_construct(**sound), [])
 
 
@@ -120,7 +103,7 @@ def _validated(
             if all(detail["type"] == "extra_forbidden" for detail in of_setting):
                 known: Any = data
                 for detail in of_setting:
-                    known = _without(known, _location(detail)[0])
+                    known = _without(known, _place_of(model, data, detail).path)
                 with suppress(ValidationError):
                     sound[name] = _adapters(model)[name].validate_python(known[name], context=context)
     details += [
@@ -157,37 +140,74 @@ def _without(value: Any, path: tuple[str, ...]) -> Any:
     return {name: _without(inner, path[1:]) if name == path[0] else inner for name, inner in value.items()}
 
 
-def _location(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
-    """The path of the setting, and the kind of its section that pydantic puts in for the members of unions."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a mistake: its path as it is written, and the last part of the path that a section has or lacks.
+
+    `field` is None where `section` has no setting of this `name`. Inside a list or a mapping they are those of the
+    whole.
+    """
+
+    path: tuple[str, ...]
+    section: type[BaseModel]
+    name: str
+    field: FieldInfo | None
+
+
+def _place_of(model: type[BaseModel], data: Any, detail: ErrorDetails) -> _Place:
+    """Pydantic's own path has the names of members of unions in between, which nobody has written."""
     path: list[str] = []
-    kind = ""
-    for part in map(str, detail["loc"]):
-        in_union = path in (["source"], ["expiry"]) or (len(path) == 2 and path[0] == "sinks")
-        if in_union and not kind and part in _KINDS[path[0]]:
-            kind = part
+    at = _Place((), model, "", None)
+    section: type[BaseModel] | None = model
+    parts = list(detail["loc"])
+    while parts:
+        part = parts.pop(0)
+        is_missing = detail["type"] == "missing" and not parts
+        if isinstance(part, str) and not is_missing and not (isinstance(data, Mapping) and part in data):
+            continue
+        data = data.get(part) if isinstance(data, Mapping) else _item(data, part)
+        path.append(str(part))
+        if section is None:
+            continue
+        field = section_fields(section).get(str(part))
+        at = _Place((), section, str(part), field)
+        kinds = {} if field is None else _kinds(field)
+        if parts and parts[0] in kinds:
+            section = kinds[str(parts.pop(0))]
         else:
-            path.append(part)
-    return tuple(path), kind
+            section = next(iter(kinds.values()), None) if len(kinds) == 1 else None
+    return replace(at, path=tuple(path))
 
 
-def _finding(detail: ErrorDetails) -> ConfigMistake:
-    path, kind = _location(detail)
-    error_type, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
+def _item(data: Any, part: int | str) -> Any:
+    return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
+
+
+def _kinds(field: FieldInfo) -> dict[str, type[BaseModel]]:
+    """The sections that a setting may be, by the texts of their discriminator; one that has none is \"\"."""
+    found = {}
+    for one in (field.annotation, *get_args(field.annotation)):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            tag = None if not isinstance(field.discriminator, str) else one.model_fields[field.discriminator]
+            for name in ("",) if tag is None else get_args(tag.annotation):
+                found[name] = one
+    return found
+
+
+def mistake_of(model: type[BaseModel], data: Any, detail: ErrorDetails) -> ConfigMistake:
+    """An error of pydantic's about these data of a model as a mistake in what was written."""
+    at = _place_of(model, data, detail)
+    path, error_type, value, context = at.path, detail["type"], detail.get("input"), detail.get("ctx", {})
     if error_type == "extra_forbidden":
-        return _unknown(path, kind)
+        return _unknown(at)
     if error_type == "missing":
-        return ConfigMistake(path, "is missing", _how_to_write(path, kind))
-    if error_type == "union_tag_not_found":
-        if isinstance(value, Mapping):
-            return _missing_kind(path)
-        return ConfigMistake(path, *_no_section(path, value))
-    if value is None and error_type != "union_tag_invalid":
-        return ConfigMistake(path, "has no value", _how_to_write(path, kind), at_key=True)
-    if error_type == "union_tag_invalid":
-        setting = _KIND_SETTING[path[0]]
-        return _wrong_kind((*path, setting), value[setting] if isinstance(value, Mapping) else value)
+        return ConfigMistake(path, "is missing", _how_to_write(at))
+    if error_type in ("union_tag_not_found", "union_tag_invalid"):
+        return _wrong_kind(at, value)
+    if value is None:
+        return ConfigMistake(path, "has no value", _how_to_write(at), at_key=True)
     if error_type == "literal_error":
-        return _wrong_choice(path, kind, value)
+        return _wrong_choice(at, value)
     if error_type == REFUSED:
         path = (*path, *context["at"])
         if is_secret(".".join(path)) and not context["at_key"]:
@@ -196,14 +216,11 @@ def _finding(detail: ErrorDetails) -> ConfigMistake:
             path, context["what"], context["write"], at_key=context["at_key"], offset=context["offset"]
         )
     shown_value = MASK if is_secret(".".join(path)) else shown(value)
-    return ConfigMistake(path, *_words(error_type, shown_value, context, path, kind))
+    return ConfigMistake(path, *_words(error_type, shown_value, context, _how_to_write(at)))
 
 
-def _words(
-    error_type: str, value: str, context: Mapping[str, Any], path: tuple[str, ...], kind: str
-) -> tuple[str, str]:
-    """The problem and the advice, for mistakes that are explained by the value alone."""
-    how = _how_to_write(path, kind)
+def _words(error_type: str, value: str, context: Mapping[str, Any], how: str) -> tuple[str, str]:
+    """The problem and the advice, for mistakes that are explained by the value alone; `how` to write it."""
     if error_type in ("int_parsing", "int_type", "int_from_float", "int_parsing_size"):
         return f"must be a whole number, found `{value}`", "write digits only"
     if error_type == "greater_than_equal":
@@ -214,6 +231,8 @@ def _words(
         return f"must be true or false, found `{value}`", "write `true` or `false`"
     if error_type == "string_type":
         return f"must be text, found `{value}`", "put it in quotes"
+    if error_type == "tuple_type":
+        return f"must be a list, found `{value}`", how
     if error_type == "string_pattern_mismatch":
         return (
             f"`{value}` is not a valid name",
@@ -228,98 +247,47 @@ def _words(
     return f"is not valid: {error_type}, found `{value}`", how
 
 
-def _no_section(path: tuple[str, ...], value: object) -> tuple[str, str]:
-    what = "has no value" if value is None else f"must be a section of settings, found `{shown(value)}`"
-    return what, _how_to_write(path, "")
+def _unknown(at: _Place) -> ConfigMistake:
+    names = [*section_fields(at.section)]
+    unknown = "unknown setting", suggestion(at.path[-1], names, "settings here are")
+    return ConfigMistake(at.path, *_EXPLANATIONS.get((at.section, at.path[-1]), unknown), at_key=True)
 
 
-def _unknown(path: tuple[str, ...], kind: str) -> ConfigMistake:
-    name = path[-1]
-    section = path[0] if len(path) > 1 else ""
-    for key in ((name,), (section, _KIND_OF_MODEL.get(kind, kind), name)):
-        if key in _EXPLANATIONS:
-            what, write = _EXPLANATIONS[key]
-            return ConfigMistake(path, what, write, at_key=True)
-    model = _model_at(path[:-1], kind)
-    names = setting_names(model)
-    return ConfigMistake(path, "unknown setting", suggestion(name, names, "settings here are"), at_key=True)
+def _wrong_kind(at: _Place, value: object) -> ConfigMistake:
+    """A section of which the kind is missing, or is none of them."""
+    if not isinstance(value, Mapping):
+        what = "has no value" if value is None else f"must be a section of settings, found `{shown(value)}`"
+        return ConfigMistake(at.path, what, _how_to_write(at))
+    assert at.field is not None
+    assert isinstance(at.field.discriminator, str)
+    setting, kinds = at.field.discriminator, list(_kinds(at.field))
+    path = (*at.path, setting)
+    if setting not in value:
+        return ConfigMistake(path, "is missing", f"write `{setting}:` with one of {', '.join(kinds)}")
+    if value[setting] is None:
+        return ConfigMistake(path, "has no value", f"write one of {', '.join(kinds)}", at_key=True)
+    return ConfigMistake(path, *_no_choice(value[setting], kinds))
 
 
-def _missing_kind(path: tuple[str, ...]) -> ConfigMistake:
-    setting = _KIND_SETTING[path[0]]
-    return ConfigMistake((*path, setting), "is missing", f"write `{setting}:` with {_one_of(_KINDS[path[0]])}")
-
-
-def _wrong_kind(path: tuple[str, ...], value: object) -> ConfigMistake:
-    section = path[0]
-    kinds = list(_KINDS[section])
-    if value is None:
-        return ConfigMistake(path, "has no value", f"write {_one_of(kinds)}", at_key=True)
-    if value in _LATER_KINDS.get(section, ()):
-        return ConfigMistake(path, f"`{value}` is not in this release", f"write {_one_of(kinds)}")
-    return ConfigMistake(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), kinds, "write one of"))
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"`{names[0]}`" if len(names) == 1 else f"one of {', '.join(names)}"
-
-
-def _wrong_choice(path: tuple[str, ...], kind: str, value: object) -> ConfigMistake:
-    field = _model_at(path[:-1], kind).model_fields[path[-1]]
+def _wrong_choice(at: _Place, value: object) -> ConfigMistake:
+    annotation = None if at.field is None else at.field.annotation
     # `X | None` hides the literal one level down.
-    choices = [choice for part in (field.annotation, *get_args(field.annotation)) for choice in get_args(part)]
-    names = [choice for choice in choices if isinstance(choice, str)] or [
-        choice for choice in get_args(field.annotation) if isinstance(choice, str)
-    ]
-    return ConfigMistake(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), names, "write one of"))
+    choices = [choice for part in (annotation, *get_args(annotation)) for choice in get_args(part)]
+    return ConfigMistake(at.path, *_no_choice(value, [choice for choice in choices if isinstance(choice, str)]))
 
 
-def setting_names(model: type[BaseModel]) -> list[str]:
+def _no_choice(value: object, choices: list[str]) -> tuple[str, str]:
+    return f"`{shown(value)}` is not a valid choice", suggestion(str(value), choices, "write one of")
+
+
+def section_fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
     """The settings of a section, as they are written."""
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
-def section_models() -> dict[tuple[str, str], type[BaseModel]]:
-    """Every section with its kind (empty when it has only one), in the order of the reference."""
-    return {
-        ("", ""): Config,
-        ("source", "files"): FilesSource,
-        ("source", "kafka"): KafkaSource,
-        ("source.value", ""): KafkaValue,
-        ("expiry", "event_time"): EventTimeExpiry,
-        ("expiry", "ordered"): OrderedExpiry,
-        ("expiry", "processing_time"): ProcessingTimeExpiry,
-        ("expiry", "category"): CategoryExpiry,
-        ("expiry", "never"): NeverExpiry,
-        ("store", ""): StoreConfig,
-        ("sinks", ""): SinksConfig,
-        ("sinks.PORT", "files"): FileSink,
-        ("sinks.PORT", "kafka"): KafkaSink,
-        ("sinks.PORT", "none"): NoneSink,
-        ("metrics", ""): MetricsConfig,
-    }
-
-
-# Kinds that share a section's model.
-_KIND_OF_MODEL = {"parquet": "files", "json": "files", "csv": "files"}
-
-
-def _model_at(section: tuple[str, ...], kind: str) -> type[BaseModel]:
-    if not section:
-        return Config
-    name = "sinks.PORT" if section[0] == "sinks" and len(section) > 1 else ".".join(section)
-    models = section_models()
-    return models.get((name, "")) or models[name, _KIND_OF_MODEL.get(kind, kind)]
-
-
-# Lists and mappings: advice for something inside is advice for the whole.
-_WHOLES = ("key", "spark", "topics", "starting_offsets", "record", "options", "avro_schema")
-
-
-def _how_to_write(path: tuple[str, ...], kind: str) -> str:
+def _how_to_write(at: _Place) -> str:
     """An example of the setting, from its field; of the whole list or mapping for something inside one."""
-    whole = next((depth for depth, name in enumerate(path) if name in _WHOLES), len(path))
-    path = path[: whole + 1]
+    path, field = at.path, at.field
     if path == ("sinks",):
         return f"write a line for each of {', '.join(PORTS)}"
     if path[0] == "sinks" and len(path) == 2:
@@ -328,13 +296,11 @@ def _how_to_write(path: tuple[str, ...], kind: str) -> str:
         )
     if path[0] == "sinks" and path[2] in ("path", "topic"):
         return f"write `path: out/{path[1]}`" if path[2] == "path" else f"write `topic: {path[1]}`"
-    fields = _model_at(path[:-1], kind).model_fields
-    field = next((field for name, field in fields.items() if (field.alias or name) == path[-1]), None)
     if field is not None and field.examples:
-        return f"write `{path[-1]}: {field.examples[0]}`"
+        return f"write `{at.name}: {field.examples[0]}`"
     if field is not None and not field.is_required() and field.default is not None:
         return f"remove it to have the default, {default_text(field)}"
-    return "write a value, or remove the line"
+    return "write a value, or remove the line" if field is None or not field.is_required() else f"write `{at.name}:`"
 
 
 def default_text(field: FieldInfo) -> str:

@@ -1,4 +1,4 @@
-"""The JSON Schema of a config file, for editors and checkers. PURE.
+"""The sections of a config file, and their JSON Schema for editors and checkers. PURE.
 
 Pydantic describes the models; here that becomes a description of the file: defaults as they would be written there, and
 what the loader fills in (`name`, `store.url`) not required. `x-kind` names the kinds JSON Schema has no word for.
@@ -8,13 +8,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from deduper.config.messages import default_text, section_models
+from pydantic import BaseModel
+
+from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, NeverExpiry, OrderedExpiry, ProcessingTimeExpiry
+from deduper.config.files import FileSink, FilesSource
+from deduper.config.kafka.sections import KafkaSink, KafkaSource, KafkaValue
+from deduper.config.messages import default_text, section_fields
 from deduper.config.model import Config
+from deduper.config.sections import MetricsConfig, NoneSink, SinksConfig, StoreConfig
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 # Filled in by the loader: see `config.load`.
 _NOT_REQUIRED = {"Config": ("name", "store"), "StoreConfig": ("url",)}
+
+
+def section_models() -> dict[tuple[str, str], type[BaseModel]]:
+    """Every section with its kind (empty when it has only one), in the order of the reference."""
+    return {
+        ("", ""): Config,
+        ("source", "files"): FilesSource,
+        ("source", "kafka"): KafkaSource,
+        ("source.value", ""): KafkaValue,
+        ("expiry", "event_time"): EventTimeExpiry,
+        ("expiry", "ordered"): OrderedExpiry,
+        ("expiry", "processing_time"): ProcessingTimeExpiry,
+        ("expiry", "category"): CategoryExpiry,
+        ("expiry", "never"): NeverExpiry,
+        ("store", ""): StoreConfig,
+        ("sinks", ""): SinksConfig,
+        ("sinks.PORT", "files"): FileSink,
+        ("sinks.PORT", "kafka"): KafkaSink,
+        ("sinks.PORT", "none"): NoneSink,
+        ("metrics", ""): MetricsConfig,
+    }
 
 
 def json_schema() -> dict[str, Any]:
@@ -28,8 +55,8 @@ def json_schema() -> dict[str, Any]:
         described["required"] = [
             setting for setting in described.get("required", ()) if setting not in _NOT_REQUIRED.get(name, ())
         ]
-        for attribute, field in model.model_fields.items():
-            _describe(described["properties"][field.alias or attribute], None if field.is_required() else field)
+        for setting, field in section_fields(model).items():
+            _describe(described["properties"][setting], None if field.is_required() else field)
     key = schema["properties"]["key"]
     del key["type"], key["items"]
     key["anyOf"] = [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]

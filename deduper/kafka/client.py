@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient
 
 from deduper.config.kafka.options import connection_options, librdkafka_options, reading_options
 from deduper.config.kafka.sections import KafkaSource
-from deduper.kafka.quiet import QUIET
 
 
 def source_options(source: KafkaSource) -> dict[str, str]:
@@ -31,3 +32,8 @@ def source_isolation(source: KafkaSource) -> IsolationLevel:
     """Whether a source reads the records of open transactions too."""
     reads_all = source.options.get("kafka.isolation.level") == "read_uncommitted"
     return IsolationLevel.READ_UNCOMMITTED if reads_all else IsolationLevel.READ_COMMITTED
+
+
+QUIET = logging.getLogger("deduper.kafka.client")
+"""Takes librdkafka's lines about lost connections; those that matter come as errors too, which the caller reports."""
+QUIET.setLevel(logging.CRITICAL)

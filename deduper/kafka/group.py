@@ -14,9 +14,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import error_of
 from deduper.kafka.offsets import OffsetRange
-from deduper.kafka.quiet import QUIET
 
 logger = logging.getLogger(__name__)
 

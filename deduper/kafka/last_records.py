@@ -12,11 +12,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deduper.config.kafka.sections import KafkaSource
-from deduper.kafka.client import consumer_options
+from deduper.kafka.client import QUIET, consumer_options
 from deduper.kafka.cluster import ClusterOffsets
 from deduper.kafka.error_actions import error_of
 from deduper.kafka.offsets import Offsets
-from deduper.kafka.quiet import QUIET
 from deduper.kafka.topic_ends import broker_failure
 
 _TOPICS, _PARTITIONS, _OFFSETS = 10, 3, 10

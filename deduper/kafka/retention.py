@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from deduper.kafka.calls import STEP_S
-from deduper.kafka.quiet import QUIET
+from deduper.kafka.client import QUIET
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import client_errors, error_of
 from deduper.kafka.errors import BrokerUnavailableError
-from deduper.kafka.quiet import QUIET
 from deduper.kafka.topic_ends import ANSWER_S, broker_failure
 
 Headers = list[tuple[str, str | bytes | None]]

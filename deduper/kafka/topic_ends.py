@@ -8,9 +8,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from deduper.errors import DeduperError
+from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import error_of, lasting_error, names_a_missing_topic
 from deduper.kafka.errors import BrokerUnavailableError, TopicMissingError
-from deduper.kafka.quiet import QUIET
 
 ANSWER_S = 30.0
 _NO_GROUP = "deduper-reads-without-a-group"

@@ -1,21 +1,24 @@
 """The list of all checks, in the order in which a start meets them.
 
-`require` is for a start: it ends at the first failure, with the error's own exit code. `examine` is for a person: it
-shows the failures of all checks, warnings and notes. Both go through the same list, so a job that `check` calls
-ready passes these checks. What only Spark's session or the first window can show is found there.
+`require` is for a start: it ends at the first failure, with the error's own exit code. `examine`, and `diagnose` for
+`deduper check`, are for a person: they show the failures of all checks, warnings and notes. All go through the same
+list, so a job that `check` calls ready passes these checks. What only Spark's session or the first window can show is
+found there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bucket_store.errors import StoreError
 from bucket_store.places.outages import storage_of
+from deduper.as_json import AsJson
+from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, first_file, folders, hadoop, machine, rotated_files, store, topic_end
+from deduper.preflight import connections, first_file, first_records, folders, hadoop, machine, store
 from deduper.preflight.results import Failure, PreflightCheck, Results, Start
 
 logger = logging.getLogger(__name__)
@@ -31,7 +34,7 @@ CHECKS = (
     PreflightCheck("kernels", "numba", machine.kernels),
     PreflightCheck("folders", "source.path", folders.source),
     PreflightCheck("columns", "source.schema", first_file.columns),
-    PreflightCheck("rotation", "source.path", rotated_files.rotated),
+    PreflightCheck("rotation", "source.path", first_file.rotated),
     PreflightCheck("hdfs", "store", hadoop.settings),
     PreflightCheck("folders", "store", folders.written),
     PreflightCheck("memory", "store.memory", machine.memory),
@@ -41,7 +44,7 @@ CHECKS = (
     PreflightCheck("client", "python", connections.client),
     PreflightCheck("kafka", "source", connections.kafka),
     PreflightCheck("offsets", "source", connections.offsets),
-    PreflightCheck("columns", topic_end.PLACE, topic_end.columns),
+    PreflightCheck("columns", first_records.TOPIC_PLACE, first_records.topic_columns),
 )
 
 
@@ -94,3 +97,26 @@ def _results(check: PreflightCheck, start: Start) -> Results:
         yield from check.find(start)
     except (DeduperError, StoreError, OSError) as error:
         yield Failure(check.place, error, storage_of(getattr(error, "filename", None)))
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis(AsJson):
+    """The diagnostics of a job. `is_running`: it runs now, so that another start would be refused."""
+
+    json_names = ("job", "is_running", "is_healthy", "diagnostics")
+
+    job: str
+    is_running: bool
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the job can start."""
+        return not any(diagnostic.severity is Severity.ERROR for diagnostic in self.diagnostics)
+
+
+def diagnose(config: Config) -> Diagnosis:
+    """Check everything."""
+    start = Start(config)
+    found = tuple(examine(start))
+    return Diagnosis(config.name, start.is_beside, found)

@@ -1,6 +1,6 @@
-"""The check of names: a file of the source beside the declared columns, before a record has been judged by wrong ones.
+"""Checks of the first files of a source: names and values beside the declared columns, and names of rotations.
 
-No value of a record is in what is found: a name of the file is, if it is near that of a declared column.
+No value of a record is in a result: a name of the file is, if it is near that of a declared column.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -21,24 +24,25 @@ from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, warning
 from deduper.errors import UsageError
 from deduper.log_formats import LOGS
-from deduper.preflight.first_records import MOST, would_be_errors
+from deduper.preflight.first_records import BY_NAME, CHECK, MOST, lacks, would_be_errors
 from deduper.preflight.results import Failure, Results, Start
 from deduper.sources.declared_columns import path_rule
 from deduper.sources.files.listing import any_file, listed_files
-from deduper.tasks.errors.causes import misnamed
 from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.path_columns import NoValue, name_texts
 from deduper.tasks.readers.text import fault_of_header
 from deduper.text.log_exact import pairs_of
 
-CHECK, _PLACE, _PATTERN = "columns", "source.schema", "source.name_pattern"
-BY_NAME = "correct the schema: a column without a field of its name is null"
+_PLACE, _PATTERN = "source.schema", "source.name_pattern"
 _FIRST_BYTES = 1 << 20
 _LONGEST_HEADER = 1 << 17
 """No names are longer, and the csv module takes longer fields once something of the process has told it so."""
-_MOST = 3
 _MOST_FILES = 20
+ROTATION, _FILES_PLACE = "rotation", "source.path"
+_MOST_ROTATED: Final = 1000
+_NUMBERED: Final = re.compile(r"(.+)\.(0|[1-9]\d{0,2})(?:\.(?:gz|bz2|zst|deflate))?", re.DOTALL)
+_LEFT_OUT = "write names that stay (`dateext` in logrotate), and let `source.path` leave out the file that grows"
 
 
 def columns(start: Start) -> Results:
@@ -164,11 +168,32 @@ def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[
         yield warning(CHECK, _PLACE, what, BY_NAME)
 
 
-def lacks(declared: Sequence[tuple[str, bool]], met: Collection[str], near: Iterable[str]) -> str:
-    """The columns that are not among the names that were met, in words; empty without any.
+def rotated(start: Start) -> Results:
+    """The first files of the source have no names that a rotation changes: `access.log` beside `access.log.1`."""
+    source = start.config.source
+    if not isinstance(source, FilesSource):
+        return
+    try:
+        names = list(islice(listed_files(source), _MOST_ROTATED))
+    except OSError:
+        return  # the check of the folder says what is wrong with it
+    found = rotated_name(names)
+    if found is not None:
+        what = (
+            f"{found} has a number that a rotation changes: under its next name its records come again, as duplicates "
+            "or expired, and the file that gets this name is not read"
+        )
+        yield warning(ROTATION, _FILES_PLACE, what, _LEFT_OUT)
 
-    `declared` are names and whether they are needed; `near` the names of which the nearest one is reported.
-    """
-    missing = misnamed(declared, met, {*near} - {name for name, _ in declared})
-    texts = [f"no `{name}`" + (f", but `{near}`" if near else "") for name, near in missing]
-    return "; ".join(texts[:_MOST]) + (f"; and {len(texts) - _MOST} more" if len(texts) > _MOST else "")
+
+def rotated_name(paths: list[str]) -> str | None:
+    """A path with the number of a rotation: one of several numbers, or beside the file that grows; None without any."""
+    numbers: dict[str, set[str]] = defaultdict(set)
+    first: dict[str, str] = {}
+    for path in sorted(paths):
+        match = _NUMBERED.fullmatch(path)
+        base, number = (path, "") if match is None else (match[1], match[2])
+        numbers[base].add(number)
+        if match is not None:
+            first.setdefault(base, path)
+    return next((first[base] for base in first if len(numbers[base]) > 1), None)

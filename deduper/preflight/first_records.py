@@ -1,28 +1,37 @@
-"""Some records of a source, examined by the code that explains the rows of the error port, before a job judges any.
+"""Checks of some records of a source, before a job judges any: names and values beside the declared columns.
 
-What is found names columns, and the classes of a value's characters, and no value.
+Values are examined by the code that explains the rows of the error port. A result names columns and the classes of a
+value's characters, and no value.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from deduper.config.expiry import EventTimeExpiry
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import REASONS, Admission
 from deduper.diagnostics import warning
-from deduper.preflight.results import Results
+from deduper.errors import DeduperError
+from deduper.kafka.errors import is_client_installed
+from deduper.preflight.results import Results, Start
 from deduper.sources.error_details import error_details
-from deduper.tasks.errors.causes import ErrorRow, likely_causes
+from deduper.tasks.errors.causes import ErrorRow, likely_causes, misnamed
 from deduper.tasks.errors.detail import ErrorDetails, LineDetails
 from deduper.text.values import Token, timestamp_of
 from deduper.time_zones import time_zone
 from deduper.units import UNIT_US
 
+CHECK, TOPIC_PLACE = "columns", "source.value.schema"
+_ANSWER_S = 2.0
+BY_NAME = "correct the schema: a column without a field of its name is null"
 MOST = 100
+_MOST_NAMES = 3
 _SHARE = 0.05
 """Fewer errors are unusual data, and no mistake in the settings."""
 
@@ -83,3 +92,49 @@ def _time_us(details: ErrorDetails, token: int | None, text: str) -> int | None:
     if token == Token.WHOLE or (token == Token.TEXT and details.unit is not None and text.lstrip("-").isdecimal()):
         return int(text) * UNIT_US[details.unit or "s"]
     return timestamp_of(text, zone) if token == Token.TEXT and zone is not None else None
+
+
+def lacks(declared: Sequence[tuple[str, bool]], met: Collection[str], near: Iterable[str]) -> str:
+    """The columns that are not among the names that were met, in words; empty without any.
+
+    `declared` are names and whether they are needed; `near` the names of which the nearest one is reported.
+    """
+    missing = misnamed(declared, met, {*near} - {name for name, _ in declared})
+    texts = [f"no `{name}`" + (f", but `{near}`" if near else "") for name, near in missing]
+    return "; ".join(texts[:_MOST_NAMES]) + (
+        f"; and {len(texts) - _MOST_NAMES} more" if len(texts) > _MOST_NAMES else ""
+    )
+
+
+def topic_columns(start: Start) -> Results:
+    """Each topic's last records have the fields of the schema, and values that it takes.
+
+    Topics without records have none to compare. Brokers that do not answer are a matter of `kafka`.
+    """
+    source = start.config.source
+    if not isinstance(source, KafkaSource) or source.value.format in ("text", "avro") or not is_client_installed():
+        return
+    from deduper.kafka.last_records import last_values
+
+    try:
+        values = last_values(source, seconds=_ANSWER_S)
+    except DeduperError:
+        return
+    needed = {*start.config.key, *(() if start.config.expiry_column is None else (start.config.expiry_column.name,))}
+    declared = [(column.name, column.name in needed) for column in source.value.parsed_columns]
+    for topic, of_topic in sorted(values.items()):
+        records = [names for names in map(_names_of, of_topic) if names] if source.value.format == "json" else []
+        met = Counter(name for names in records for name in names)
+        lacking = lacks(declared, met, (name for name, count in met.items() if 2 * count >= len(records)))
+        if records and lacking:
+            yield warning(CHECK, TOPIC_PLACE, f"the last records of {topic} have {lacking}", BY_NAME)
+        else:
+            yield from would_be_errors(start.config, TOPIC_PLACE, f"last records of {topic}", of_topic)
+
+
+def _names_of(value: bytes) -> frozenset[str]:
+    try:
+        record = json.loads(value)
+    except (ValueError, RecursionError):
+        return frozenset()
+    return frozenset(record) if isinstance(record, dict) else frozenset()

@@ -1,21 +1,29 @@
-"""Checks of folders: the source's is there, the others can be written, and their disks have room."""
+"""Checks of folders, here and elsewhere: the source's is there, the others can be written, their disks have room."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from bucket_store.errors import StorageAwayError, UnsafeStorageError
+from bucket_store.places.outages import storage_of
 from bucket_store.places.place import Place
+from bucket_store.places.probe import demand_refusal
 from deduper.config.files import FilesSource
 from deduper.diagnostics import near, note, warning
 from deduper.errors import CannotWriteError, SourceAwayError, UsageError
-from deduper.preflight.elsewhere import reachable
 from deduper.preflight.machine import file_system_of
 from deduper.preflight.results import Failure, Results, Start
+from deduper.sinks.names import HasFilePorts
 from deduper.sources.files.source_file import missing_folder
+from deduper.spark.failures import storage_away
 from deduper.units import approximate_size
+from deduper.window.leftovers import discard_temporary, store_folders
 from deduper.window.table_folder import table_settings
 
 _LITTLE_BYTES = 2 << 30
@@ -105,3 +113,74 @@ def _disk(place: str, path: Path) -> Results:
     elif kind in _OF_MEMORY:
         what = f"{path} is on {kind}: the store is lost when the machine restarts"
         yield warning("disk", place, what, "put the store on a disk")
+
+
+def reachable(place: str, folder: Place, *, is_unowned: bool = False) -> Results:
+    """A folder on another storage answers, can be written to, and refuses what two owners would do to each other.
+
+    `is_unowned`: no owner of the store is alive, and a start may remove what an earlier one has left.
+    """
+    try:
+        folder.exists()
+    except StorageAwayError as error:
+        yield Failure(place, error, storage_of(folder.url))
+        return
+    except OSError as error:
+        what = f"{place}: {folder} does not answer: {error}; see that the storage runs and lets this user in"
+        yield Failure(place, CannotWriteError(what), storage_of(folder.url))
+        return
+    try:
+        if place == "store":
+            _demand_refusal(folder, is_unowned=is_unowned)
+    except UnsafeStorageError as error:
+        yield Failure(place, error)
+    except FileNotFoundError:
+        what = f"{place}: {folder}: there is no bucket {storage_of(folder.url)}; create it, or correct the name"
+        yield Failure(place, CannotWriteError(what), storage_of(folder.url))
+    except OSError as error:
+        away = storage_away(error)
+        if away is not None:
+            yield Failure(place, away, storage_of(folder.url))
+            return
+        what = f"{place}: {folder} cannot be written to: {error}"
+        has_remedy = folder.names.scheme == "hdfs" and error.errno in (errno.EACCES, errno.EDQUOT)
+        advice = "" if has_remedy else "; give this user the rights to get, put, list and delete"
+        yield Failure(place, CannotWriteError(f"{what}{advice}"))
+    else:
+        yield note("space", place, f"{folder} answers; its room is the storage's")
+
+
+def _demand_refusal(folder: Place, *, is_unowned: bool) -> None:
+    """See `demand_refusal`. If the quota is used up, without what dead processes have left, which may be all of it."""
+    try:
+        demand_refusal(folder)
+    except OSError as error:
+        if error.errno != errno.EDQUOT or not is_unowned or not discard_temporary(store_folders(folder)):
+            raise
+        demand_refusal(folder)
+
+
+LEAST_FREE_BYTES = 256 * 2**20
+"""A job with less room, for the store or for a port of files, is not well: some windows of the usual size."""
+
+
+class DiskSpace(NamedTuple):
+    """Bytes of a file system."""
+
+    free: int
+    size: int
+
+
+def disk_room(config: HasFilePorts) -> dict[str, DiskSpace]:
+    """By `store` and the name of the port; a folder that cannot be looked at is left out."""
+    store = config.store_place
+    places: dict[str, Path] = {"store": store.local} if store.names.scheme == "file" else {}
+    places |= {port: sink.path for port, sink in config.file_ports.items() if sink.is_local}
+    found = {}
+    for place, path in places.items():
+        # Before the first window a port's folder need not be there.
+        there = next((one for one in (path, *path.parents) if one.exists()), path)
+        with contextlib.suppress(OSError):
+            room = shutil.disk_usage(there)
+            found[place] = DiskSpace(room.free, room.total)
+    return found

@@ -14,11 +14,11 @@ from deduper.spark.failures import storage_away
 
 @dataclass(slots=True)
 class Start:
-    """A start that is intended: its settings, and what its checks have learned for it.
+    """The settings of a start, and results of its checks that later ones need.
 
-    `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for.
-    `seeds`: the start goes on with a seed. `is_beside`: a job runs, and this is only a look. `silent`: the last sign of
-    an owner that is gone, so that the claim need not watch it again.
+    `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for. `seeds`: the start
+    continues a seed. `is_beside`: a job runs, and nothing is started. `silent`: the last heartbeat of an owner that is
+    gone, so that the claim need not wait for another one.
     """
 
     config: Config

@@ -114,8 +114,6 @@ class Never:
     {'by': 'never'}
     """
 
-    buckets: int | None = None
-
     def section(self) -> dict[str, Any]:
         """The section of a job's file."""
         return _section("never", self)

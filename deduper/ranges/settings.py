@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from deduper.arrow_columns import arrow_type
 from deduper.columns import ColumnType, DdlError, parse_columns
-from deduper.config.own_file import OwnFile
+from deduper.config.load import OwnFile
 from deduper.config.sections import Key
 from deduper.config.values import Duration, refusal
 from deduper.errors import UsageError

@@ -24,8 +24,7 @@ from bucket_store.log.records import LogState
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore
 from deduper.admin.keys.values import parse_expiry
-from deduper.admin.move.key_sum import KeySum, sum_of
-from deduper.admin.move.live_entries import live_entries
+from deduper.admin.move.key_sum import KeySum, live_entries, sum_of
 from deduper.admin.move.owning import owning
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson

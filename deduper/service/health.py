@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from deduper.preflight.disk_room import LEAST_FREE_BYTES
+from deduper.preflight.folders import LEAST_FREE_BYTES
 from deduper.units import approximate_size
 
 _WINDOW_S = 900.0

@@ -25,7 +25,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from deduper import __version__
 from deduper.core.verdict import expiry_point
-from deduper.preflight.disk_room import disk_room
+from deduper.preflight.folders import disk_room
 from deduper.service.health import HealthFacts, complaints
 from deduper.service.log_counts import LogCounts
 from deduper.service.process_memory import memory_room, resident_bytes

@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deduper.kafka.calls import STEP_S, Calls
+from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import error_of, lasting_error
-from deduper.kafka.quiet import QUIET
 from deduper.kafka.retention import may_have_expired
 from deduper.kafka.retry import RetryDeadline
 from deduper.sinks.publish_state import Position

@@ -29,6 +29,7 @@ from bucket_store.places.place import Place
 from deduper.config.kafka.options import KafkaOptionsError
 from deduper.errors import IntegrityError
 from deduper.kafka.calls import STEP_S, Calls, HungError
+from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import (
     ErrorAction,
     action_of,
@@ -43,7 +44,6 @@ from deduper.kafka.errors import (
     TopicMissingError,
     TransactionTooLongError,
 )
-from deduper.kafka.quiet import QUIET
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 from deduper.sinks.position import may_be_forgotten, read_position
 from deduper.sinks.publish_state import OnUnknown, Position, PublishDecision, after, decision

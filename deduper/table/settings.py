@@ -12,8 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from deduper.config.apart import before_wildcards, clashes
 from deduper.config.files import InputFiles
-from deduper.config.load import MergedSettings
-from deduper.config.own_file import OwnFile, load_own_file
+from deduper.config.load import MergedSettings, OwnFile, load_own_file
 from deduper.config.problems import ConfigError
 from deduper.config.values import LocalPath, Section, Size, refusal, shown
 from deduper.table.batch import FileBatch, Keep, TextBatch, require_folder_columns, source_files

@@ -37,6 +37,10 @@ _DEAD_SHARE = 32
 _DEAD_BYTES = 8 << 20
 """It is placed sooner if so many bytes are dead, and one in `_DEAD_SHARE` of all: merged pieces are few."""
 _LEAST_SNAPSHOT_EVERY = 50
+_BUCKETS_OF_NEVER = 64
+"""Keys that never expire are hashed into so many: tables are loaded and advanced by bucket. The store has it too.
+
+A large store has more shards, not more buckets."""
 DELETION_GRACE_US = 600_000_000
 """A piece that left the log keeps its bytes for so long, for commands that still read the store."""
 
@@ -60,7 +64,7 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     if config.span_steps is not None:
         fixed["expiry.span"] = config.span_steps
     if isinstance(config.expiry, NeverExpiry):
-        fixed["expiry.buckets"] = config.expiry.buckets
+        fixed["expiry.buckets"] = _BUCKETS_OF_NEVER
     return fixed | _zone(config)
 
 
@@ -116,7 +120,7 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
         float_domain=config.expiry_key_scale.is_float,
         period=config.period_steps or 0,
         span=config.span_steps or 1,
-        buckets=config.expiry.buckets if isinstance(config.expiry, NeverExpiry) else 1,
+        buckets=_BUCKETS_OF_NEVER if isinstance(config.expiry, NeverExpiry) else 1,
         keep_first_seen=config.store.first_seen,
         latest=processing_point(state, wall_us) if config.expiry.by == "processing_time" else state.latest_point,
         is_time=config.expiry_key_scale.is_time,

@@ -54,7 +54,7 @@ def run_job(directory: Path, memory: str) -> list[dict[str, object]]:
         f'store: {{url: "rocksdb:state", shards: 2, memory: {memory}}}\n'
         f"sinks: {{{ports}}}\n"
     )
-    command = [sys.executable, "-m", "deduper.cli", "run", str(directory / "job.yaml"), "--once", "--json"]
+    command = [sys.executable, "-m", "deduper", "run", str(directory / "job.yaml"), "--once", "--json"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     events = [json.loads(line) for line in printed.splitlines()]
     return [event for event in events if event.get("event") == "window"]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from bucket_store.pieces.object_backend import ObjectPieces
+from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.places.open import open_place
 from tests.s3_server import new_prefix, s3_server
 
@@ -35,7 +35,8 @@ def main() -> None:
     """Prints a table."""
     with ExitStack() as servers:
         url = sys.argv[1] if len(sys.argv) > 1 else new_prefix(servers.enter_context(s3_server()))
-        place, pieces = open_place(url), ObjectPieces(url)
+        place = open_place(url)
+        pieces = PieceFiles(place)
         print(f"load {os.getloadavg()[0]:.1f}; ms\n\n| | p50 | p99 | max |\n|---|---|---|---|")
         small, large = os.urandom(1024), os.urandom(1 << 20)
         _row("new object of 1 KB, if absent", lambda number: (place / f"log/{number}").create(small))

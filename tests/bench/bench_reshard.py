@@ -124,7 +124,7 @@ def kill_points(parts: int) -> tuple[str, ...]:
 
 def reshard(file: Path, *options: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
     """One run of the command."""
-    command = [sys.executable, "-m", "deduper.cli", "reshard", str(file), "--shards", "7", "--json", *options]
+    command = [sys.executable, "-m", "deduper", "reshard", str(file), "--shards", "7", "--json", *options]
     environment = {**os.environ, failpoints.ENVIRONMENT: failpoint}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -56,7 +56,7 @@ class Service:
         """
         self._workload.write(self.work / "in", self._next)
         self._next += 1
-        command = [sys.executable, "-m", "deduper.cli", "run", str(self.work / "deduper.yaml"), "--once", "--json"]
+        command = [sys.executable, "-m", "deduper", "run", str(self.work / "deduper.yaml"), "--once", "--json"]
         began = time.perf_counter()
         errors = self.work / "errors.txt"
         with (

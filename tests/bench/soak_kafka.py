@@ -213,7 +213,7 @@ class Job:
     def __init__(self, work: Path) -> None:
         self.log = work / "job.log"
         self.kills = 0
-        self._command = [sys.executable, "-m", "deduper.cli", "run", str(work / "soak.yaml"), "--json", "--verbose"]
+        self._command = [sys.executable, "-m", "deduper", "run", str(work / "soak.yaml"), "--json", "--verbose"]
         self._start()
 
     @property

@@ -33,7 +33,7 @@ from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import processing_point
 
 SALT = b"a salt of 16 byt"
-BUCKETS = 5
+BUCKETS = 64
 
 
 @dataclass(frozen=True)

@@ -136,16 +136,14 @@ class Trial:
         s = self.settings
         expiry: dict[str, Any] = {"by": s.by}
         columns = "k string"
-        if s.by == "never":
-            expiry["buckets"] = 3
-        elif s.by == "category":
+        if s.by == "category":
             columns += ", e string"
             expiry |= {"field": "e", "live_categories": s.live_categories, "remember_dropped": s.remember_dropped}
         elif s.by == "ordered":
             columns += ", e double" if isinstance(self.unit, float) else ", e long"
             expiry |= {"field": "e", "period": s.period, "span": s.span, "lookup": s.lookup, "clock": s.clock}
             expiry["max_jump"] = "off" if s.jump is None else s.jump
-        else:
+        elif s.by != "never":
             expiry |= {"period": f"{s.period}us", "span": f"{s.span}us"}
             if s.by == "event_time":
                 columns += ", e timestamp"

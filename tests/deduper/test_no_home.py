@@ -21,7 +21,7 @@ sinks: {unique: {format: none}, duplicate: {format: none}, expired: {format: non
 _KERNEL = """
 import numpy as np
 from bucket_store.tables import kernels
-from deduper.admin import diagnosis
+from deduper.preflight import checks
 from deduper.core import kernels as judging
 assert kernels.home_slot(np.uint64(1 << 63), np.uint64(10)) == 5
 assert judging.is_expired(1, 12, 10, 0)

@@ -40,7 +40,7 @@ from deduper.sinks.names import Attempt, FinalName, final_name
 from deduper.sources.files.source_file import source_digest
 from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import CATEGORIES, fixed_settings, settings_hash
-from tests.deduper.engine import BUCKETS, Engine, Shape
+from tests.deduper.engine import Engine, Shape
 
 _SIZES = ((20, 30), (0, 25, 40), (0, 25, 40))
 WALL_US = 1_740_000_000_000_000
@@ -70,7 +70,7 @@ class Kind:
         s = self.settings
         given: dict[str, Any] = {"by": s.by}
         if s.by == "never":
-            return given | {"buckets": BUCKETS}
+            return given
         if s.by == "category":
             return given | {"field": "t", "live_categories": s.live_categories, "remember_dropped": 100}
         period, span = s.period, s.span

@@ -464,9 +464,6 @@ class OpenFileOnDisk:
     def size(self) -> int:
         return len(self._machine.node(self._number).data)
 
-    def links(self) -> int:
-        return self._machine.node(self._number).links
-
     def pread(self, length: int, at: int) -> bytes:
         return self._machine.node(self._number).data[at : at + length]
 
@@ -475,9 +472,6 @@ class OpenFileOnDisk:
             raise OSError(errno.EBADF, "open for reading", str(self.path))
         self._machine.write(self.path, self._number, Write(at, bytes(data)))
         return len(data)
-
-    def truncate(self, size: int) -> None:
-        self._machine.write(self.path, self._number, Write(size, None))
 
     def sync(self) -> None:
         self._machine.sync(self.path, self._number)

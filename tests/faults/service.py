@@ -22,7 +22,7 @@ from bucket_store.filesystem import FileSystem
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import LogState
-from bucket_store.pieces import file_backend, reader
+from bucket_store.pieces import reader
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import PieceStore, append_piece
@@ -68,7 +68,6 @@ class Plan:
     period: int = 100
     lookup: str = "own_bucket"
     snapshot_every: int = 1000
-    segment_bytes: int = 1 << 20
     deletion_batch: float = 8
     table_bytes: int | None = None
     seed: int = 0
@@ -173,7 +172,6 @@ class _NoThreads:
 def limits(plan: Plan) -> Iterator[None]:
     """The plan's limits, and no threads for syncing, so that a run's operations come in the same order every time."""
     places: list[tuple[Any, str, Any]] = [
-        (file_backend, "SEGMENT_BYTES", plan.segment_bytes),
         (window_run, "_DELETION_BATCH", plan.deletion_batch),
         (staging, "ThreadPoolExecutor", _NoThreads),
     ]

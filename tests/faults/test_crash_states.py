@@ -48,9 +48,8 @@ DYING = Plan(period=6, windows=5, deletion_batch=1)
 STRAIGHT = {
     # Name: the plan, what has to happen in it, and the least number of different states.
     "append": (Plan(shards=2, ports=FOUR_PORTS, windows=4), ("link", "state/manifest"), 1500),
-    "expire": (DYING, ("write", "--dead--"), 1500),
-    "delete": (replace(DYING, segment_bytes=100), ("remove", ".segment"), 1500),
-    "all live": (replace(DYING, lookup="all_live", shards=2, seed=1), ("write", "--dead--"), 1500),
+    "expire": (DYING, ("remove", ".piece"), 1500),
+    "all live": (replace(DYING, lookup="all_live", shards=2, seed=1), ("remove", ".piece"), 1500),
     "snapshot": (Plan(snapshot_every=3, windows=5), ("remove", "/log/0000"), 1500),
 }
 SEEDS = range(8) if tiers.is_night() else (0, 2)
@@ -292,8 +291,8 @@ def _in(folder: str) -> Callable[[str, Path], bool]:
 
 
 LIES: dict[str, Callable[[str, Path], bool]] = {
-    "the piece": lambda name, path: name == "sync" and path.suffix == ".segment",
-    "the segment's directories": _in("pieces"),
+    "the piece": lambda name, path: name == "sync" and path.suffix == ".piece",
+    "the piece's directories": _in("pieces"),
     "the staged file": lambda name, path: name == "sync" and "_staging" in path.parts,
     "the staging directories": _in("_staging"),
     "the log record": lambda name, path: name == "sync" and path.parent.name == "log",

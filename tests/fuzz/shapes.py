@@ -159,21 +159,6 @@ def changed_words(data: bytes, program: bytes, size: int = 4) -> bytes:
     return bytes(changed)
 
 
-def reframed_frames(data: bytes) -> bytes:
-    """A segment in which every frame has a right checksum."""
-    segment = bytearray(data)
-    at = segment.find(b"BSFRAME1")
-    while at >= 0:
-        if at + 40 <= len(segment):
-            (name_length,) = struct.unpack_from("<I", segment, at + 32)
-            end = at + 40 + name_length
-            if end + 8 <= len(segment):
-                covered = bytes(segment[at : at + 8] + segment[at + 16 : end])
-                struct.pack_into("<Q", segment, end, xxhash.xxh3_64_intdigest(covered))
-        at = segment.find(b"BSFRAME1", at + 1)
-    return bytes(segment)
-
-
 def checksum(data: bytes) -> int:
     """As every format has it."""
     return xxhash.xxh3_64_intdigest(data)

@@ -42,7 +42,7 @@ from bucket_store.log import (
 )
 from bucket_store.log.records import LogState
 from bucket_store.log.state import fold
-from bucket_store.pieces import file_backend, piece
+from bucket_store.pieces import piece
 from bucket_store.pieces import reader as piece_reader
 from bucket_store.places.local import local_place
 from bucket_store.tables import generation
@@ -498,49 +498,6 @@ def _seeds_piece() -> Iterator[bytes]:
             yield bytes([shapes.CHANGES, number]) + bytes([word, 0, word % 4, word])
 
 
-class OpenBytes:
-    """An open file in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def pread(self, length: int, at: int) -> bytes:
-        assert 0 <= length <= 16 << 20, f"{length} bytes asked for, of a file of {len(self._data)}"
-        assert at >= 0
-        return self._data[at : at + length]
-
-
-def _run_segment(data: bytes) -> None:
-    """Frames are listed in their order and lie in the file; listing ends."""
-    whole = shapes.reframed_frames(data[1:]) if data[:1] == b"\1" else data[1:]
-    if data[:1] == b"\2":
-        whole = shapes.reframed_frames(shapes.changed_words(_segment(), data[1:]))
-    last = -1
-    for frame in file_backend._frames(typing.cast(Any, OpenBytes(whole))):
-        assert last < frame.at < frame.piece_at <= len(whole)
-        assert type(frame.name) is str
-        last = frame.at
-
-
-def _segment() -> bytes:
-    frames = [
-        file_backend._encode_frame(3, 2, name, len(data)) + data
-        for name, data in (("a", b"x" * 30), ("long name é", b""), ("c", b"BSFRAME1" * 3))
-    ]
-    return b"".join(frames)
-
-
-def _seeds_segment() -> Iterator[bytes]:
-    for kind in (b"\0", b"\1"):
-        yield kind + _segment()
-        yield kind + _segment()[:60] + _segment()
-    for word in range(0, 20, 3):
-        yield b"\2" + bytes([word, 0, word % 4, word])
-
-
 # --- the upper package
 
 
@@ -788,7 +745,6 @@ TARGETS: dict[str, Target] = {
     "piece": Target((piece,), _run_piece, _seeds_piece),
     "piece_header": Target((piece,), _run_piece_header, _seeds_piece),
     "piece_bucket": Target((piece, piece_reader), _run_piece_bucket, _seeds_piece),
-    "segment": Target((file_backend,), _run_segment, _seeds_segment),
     "yaml": Target((yaml_document,), _run_yaml, _seeds_config),
     "config": Target((load, yaml_document), _run_config, _seeds_config),
     "ddl": Target((ddl,), _run_ddl, _seeds_ddl),

@@ -32,7 +32,7 @@ from tests.processes import freeze
 from tests.services.kafka_broker import Broker
 from tests.services.prometheus import RULES, Prometheus
 
-_CLI = (sys.executable, "-m", "deduper.cli")
+_CLI = (sys.executable, "-m", "deduper")
 _RATE = 300
 _PERIOD, _SPAN = "2h", "5m"
 _QUIET_S = 180.0

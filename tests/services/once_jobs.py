@@ -31,6 +31,6 @@ def written_job(directory: Path, text: str) -> tuple[Path, list[str]]:
 
 def run_once(config: Path, kill: str = "") -> subprocess.CompletedProcess[str]:
     """`deduper run --once`, with these failpoints armed."""
-    command = [sys.executable, "-m", "deduper.cli", "run", str(config), "--once", "--take-over"]
+    command = [sys.executable, "-m", "deduper", "run", str(config), "--once", "--take-over"]
     environment = {**os.environ, failpoints.ENVIRONMENT: kill}
     return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=300)

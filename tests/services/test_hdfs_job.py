@@ -61,7 +61,7 @@ def test_a_driver_and_workers_are_killed(scene: Scene, on_a_disk: dict[str, Any]
         assert code != 0 or "piece.half" in armed, f"{armed} was never met\n{scene.output()}"
     assert scene.run_to_the_end() == 0, scene.output()
     check(scene, on_a_disk)
-    assert not list(scene.directory.glob("state/**/*.segment")), "nothing of the store is on this machine"
+    assert not list(scene.directory.glob("state/**/*.piece")), "nothing of the store is on this machine"
     found = {path.path.parts[2] for path in open_place(scene.config.store.url).walk()}
     assert {"manifest", "published", "log", "pieces"} <= found
 

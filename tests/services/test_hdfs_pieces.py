@@ -17,8 +17,8 @@ import pytest
 from hdfs_native import Client
 
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
-from bucket_store.pieces.hdfs_backend import HdfsPieces
 from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.pieces.store import PieceStore
 from bucket_store.places.hdfs import HdfsNames, hdfs_place
 from tests.bucket_store.pieces.test_store import (
@@ -56,12 +56,12 @@ def pieces(request: pytest.FixtureRequest) -> Iterator[PieceStore]:
 
 
 @pytest.fixture
-def pair(hdfs_pair: Hdfs) -> HdfsPieces:
+def pair(hdfs_pair: Hdfs) -> PieceFiles:
     """An empty store on two DataNodes."""
-    return HdfsPieces(new_root(hdfs_pair).url)
+    return PieceFiles(new_root(hdfs_pair))
 
 
-def test_a_piece_is_a_file_of_its_owners_alone(pair: HdfsPieces, hdfs_pair: Hdfs) -> None:
+def test_a_piece_is_a_file_of_its_owners_alone(pair: PieceFiles, hdfs_pair: Hdfs) -> None:
     """Mode 0600, by shard and epoch; deleting takes the files that are not to be kept."""
     kept, gone = (pair.append(shard=3, epoch=2, name=name, data=b"x") for name in "ab")
     assert re.fullmatch(r"pieces/0003/000002-a~[0-9a-f]{8}\.piece", kept.file)
@@ -73,7 +73,7 @@ def test_a_piece_is_a_file_of_its_owners_alone(pair: HdfsPieces, hdfs_pair: Hdfs
     assert listed(pair) == ["a"]
 
 
-def test_a_piece_without_a_clear_answer_is_written_again(pair: HdfsPieces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piece_without_a_clear_answer_is_written_again(pair: PieceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under another name of a file; the late one is deleted, and would else be an orphan."""
     begin = HdfsNames.begin
 
@@ -91,7 +91,7 @@ def test_a_piece_without_a_clear_answer_is_written_again(pair: HdfsPieces, monke
         time.sleep(0.1)
 
 
-def test_a_refusal_is_not_tried_again(pair: HdfsPieces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_not_tried_again(pair: PieceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quota is no room."""
     tried = []
 
@@ -121,7 +121,7 @@ for number in range(1000):
 """
 
 
-def _written(pieces: HdfsPieces, kill: Any, more: int = 6) -> list[tuple[str, str, int, int]]:
+def _written(pieces: PieceFiles, kill: Any, more: int = 6) -> list[tuple[str, str, int, int]]:
     """The pieces of a process that appends 2 MB each, while a DataNode dies under it."""
     with subprocess.Popen([sys.executable, "-c", _APPEND, pieces.url], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -144,7 +144,7 @@ def _written(pieces: HdfsPieces, kill: Any, more: int = 6) -> list[tuple[str, st
     return found
 
 
-def test_a_datanode_dies_while_pieces_are_written(hdfs_pair: Hdfs, pair: HdfsPieces) -> None:
+def test_a_datanode_dies_while_pieces_are_written(hdfs_pair: Hdfs, pair: PieceFiles) -> None:
     """The writer goes on, and every piece that was written is read whole."""
     found = _written(pair, hdfs_pair.datanodes[1].kill)
     stored = {(each.file, each.name): each for each in pair.pieces()}
@@ -155,7 +155,7 @@ def test_a_datanode_dies_while_pieces_are_written(hdfs_pair: Hdfs, pair: HdfsPie
             assert pair.read(piece) == name[1:].encode() * 500_000
 
 
-def test_the_namenode_is_back_after_twenty_seconds(hdfs_pair: Hdfs, pair: HdfsPieces) -> None:
+def test_the_namenode_is_back_after_twenty_seconds(hdfs_pair: Hdfs, pair: PieceFiles) -> None:
     """Meanwhile each append is an error within a minute; afterwards all is there, and it goes on."""
     first = pair.append(shard=0, epoch=1, name="a", data=b"a" * 1000)
     hdfs_pair.namenode.kill()
@@ -171,7 +171,7 @@ def test_the_namenode_is_back_after_twenty_seconds(hdfs_pair: Hdfs, pair: HdfsPi
     assert [pair.read(first), pair.read(second)] == [b"a" * 1000, b"c" * 1000]
 
 
-def test_what_a_piece_costs_the_namenode(hdfs_pair: Hdfs, pair: HdfsPieces) -> None:
+def test_what_a_piece_costs_the_namenode(hdfs_pair: Hdfs, pair: PieceFiles) -> None:
     """A new file is at most 5 calls and 5 edits, however large; a read is one call, and no edit."""
     where = pair.append(shard=0, epoch=1, name="a", data=b"a" * 1000)
     before = _settled(hdfs_pair)
@@ -195,7 +195,7 @@ def _settled(cluster: Hdfs) -> dict[str, int]:
     return cluster.operations()
 
 
-def test_damage_is_corruption(pair: HdfsPieces) -> None:
+def test_damage_is_corruption(pair: PieceFiles) -> None:
     """A file that is gone is named; none is read beyond its end."""
     where = pair.append(shard=0, epoch=1, name="a", data=os.urandom(1000))
     hdfs_place(pair.url).remove_tree()

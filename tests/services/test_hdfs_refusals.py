@@ -13,12 +13,12 @@ import pytest
 from hdfs_native import Client, WriteOptions
 
 from bucket_store.errors import CorruptionError, SpaceError, StorageAwayError
-from bucket_store.pieces.hdfs_backend import HdfsPieces
+from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.places.open import open_place
 from bucket_store.places.outages import waiting
 from bucket_store.places.place import NotPlacedError, Place
 from deduper.errors import ExitCode, exit_code_of
-from deduper.preflight.elsewhere import reachable
+from deduper.preflight.folders import reachable
 from deduper.preflight.results import Failure
 from tests.services.hdfs import Hdfs
 from tests.services.test_hdfs_names import new_root
@@ -36,7 +36,7 @@ def test_a_quota_is_no_room(hdfs: Hdfs, root: Place) -> None:
     """For a piece as for a record; the message says how to raise it."""
     hdfs.administer("-setSpaceQuota", "1", str(root.path))
     with pytest.raises(SpaceError, match=r"quota.*setSpaceQuota"):
-        HdfsPieces(root.url).append(shard=0, epoch=1, name="a", data=b"x")
+        PieceFiles(root).append(shard=0, epoch=1, name="a", data=b"x")
     with pytest.raises(NotPlacedError, match=r"quota.*setSpaceQuota"):
         (root / "a").create(b"1")
 

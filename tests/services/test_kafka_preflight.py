@@ -19,7 +19,7 @@ from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.preflight.examine import examine, require
-from deduper.preflight import topic_end
+from deduper.preflight import first_records
 from deduper.preflight.results import Start
 from deduper.service.job import run
 from deduper.window.policy import fixed_settings
@@ -229,7 +229,7 @@ def test_names_are_those_of_records_that_the_source_reads(
     job: Callable[..., Config], broker: Broker, isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a transaction that was aborted are read by a source alone that reads all."""
-    monkeypatch.setattr(topic_end, "_ANSWER_S", 30.0)  # however busy this machine is
+    monkeypatch.setattr(first_records, "_ANSWER_S", 30.0)  # however busy this machine is
     reader = job(options={"kafka.isolation.level": isolation})
     topic = reader.source.topics[0]
     producer = Producer(broker.plain().confluent(**{"transactional.id": f"names-{isolation}"}))
@@ -246,7 +246,7 @@ def test_names_are_those_of_records_that_the_source_reads(
             "without a field of its name is null"
         ],
     }
-    assert [str(found) for found in topic_end.columns(Start(reader))] == expected[isolation]
+    assert [str(found) for found in first_records.topic_columns(Start(reader))] == expected[isolation]
 
 
 @pytest.mark.night
@@ -255,11 +255,11 @@ def test_names_are_read_by_the_login_of_the_source(secure_broker: Broker, tmp_pa
     topic = secure_broker.create_topic("names")
     send(secure_broker.plain(), topic, [Record(b'{"kk": "secret", "t": 1}')])
     job = config(tmp_path, secure_broker.sasl_tls("alice"), topic, "elsewhere")
-    assert list(topic_end.columns(Start(job))) == []
+    assert list(first_records.topic_columns(Start(job))) == []
     for right in ("DESCRIBE", "READ"):
         allow(secure_broker, "alice", "topic", topic, right)
     until = time.monotonic() + 20  # ACLs take effect a moment after they are made
-    while not (found := [str(one) for one in topic_end.columns(Start(job))]):
+    while not (found := [str(one) for one in first_records.topic_columns(Start(job))]):
         assert time.monotonic() < until
     assert f"the last records of {topic} have no `k`, but `kk`" in found[0]
     assert "secret" not in found[0]

@@ -28,7 +28,7 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         encoding="utf-8",
     )
     return subprocess.run(
-        [sys.executable, "-m", "deduper.cli", "run", str(file), "--once", *arguments],
+        [sys.executable, "-m", "deduper", "run", str(file), "--once", *arguments],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("DEDUPER__")},
         capture_output=True,
@@ -81,7 +81,7 @@ def test_a_signal_while_spark_starts_is_an_end_with_its_name(tmp_path: Path) -> 
     """Not an owner that vanished."""
     file = write_config(tmp_path)
     (tmp_path / "in").mkdir()
-    command = [sys.executable, "-m", "deduper.cli", "run", str(file)]
+    command = [sys.executable, "-m", "deduper", "run", str(file)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as job:
         assert job.stderr is not None
         assert any(line.startswith("Spark is starting") for line in job.stderr)
@@ -89,7 +89,7 @@ def test_a_signal_while_spark_starts_is_an_end_with_its_name(tmp_path: Path) -> 
         job.stderr.read()
     assert job.returncode == 143
     status = subprocess.run(
-        [sys.executable, "-m", "deduper.cli", "status", str(file)],
+        [sys.executable, "-m", "deduper", "status", str(file)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -133,7 +133,7 @@ def add_json(job: Job, rows: list[dict[str, Any]]) -> None:
 def expiry_section(stream: Stream) -> dict[str, Any]:
     s = stream.settings
     if s.by == "never":
-        return {"by": "never", "buckets": 5}
+        return {"by": "never"}
     if s.by == "processing_time":
         return {"by": s.by, "period": f"{s.period}us", "span": f"{s.span}us"}
     if s.by == "category":

@@ -1,20 +1,24 @@
 """The newest conflicts of a job by the outputs: which keys conflict most, and in which columns.
 
-The usual finding is one column that a retry changes, or one producer whose counter began again.
+The usual finding is one column that a retry changes, or one producer whose counter began again. Rows come from ports of
+any format, so values are compared as plain ones: a time in Parquet is its text in JSON.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from deduper.admin.keys.payloads import differing
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
+from deduper.columns import ColumnType
 from deduper.config.model import Config
 from deduper.core.verdict import CONFLICT_REASONS, TupleVerdict
 from deduper.errors import UsageError
+from deduper.payload import Leaf, leaves
+from deduper.sinks import plain_values
 from deduper.sinks.published import FoundRow, published_files, rows_where
 from deduper.text.wrong import masked
 
@@ -134,3 +138,37 @@ def _unread(config: Config) -> Iterator[str]:
     for port in ("unique", "duplicate", "error"):
         if port not in config.file_ports and (port != "error" or config.may_refuse_conflicts):
             yield f"{port}: only ports of files are read"
+
+
+def differing(payload: Sequence[Leaf], one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the leaves whose values differ, by the rules of fingerprints; `one` and `other` are records."""
+    return tuple(leaf.name for leaf in payload if _compared(one, leaf) != _compared(other, leaf))
+
+
+def _compared(record: Mapping[str, Any], leaf: Leaf) -> Any:
+    value = _at(record, leaf)
+    try:
+        return _plain(value, leaf.kind)
+    except (ValueError, KeyError, ArithmeticError):  # written while the column had another type
+        return str(value)
+
+
+def _at(record: Any, leaf: Leaf) -> Any:
+    for name in leaf.path:
+        record = None if record is None else record.get(name)
+    return record
+
+
+def _plain(value: Any, kind: ColumnType) -> Any:
+    if kind.name == "struct":
+        return tuple(_plain(_at(value, leaf), leaf.kind) for leaf in leaves(kind.parts))
+    if value is None:
+        return None
+    if kind.name == "array":
+        return tuple(_plain(one, kind.parts[0].type) for one in value)
+    if kind.name == "map":
+        of_key, of_value = (part.type for part in kind.parts)
+        entries = value.items() if isinstance(value, Mapping) else value
+        return frozenset((_plain(key, of_key), _plain(one, of_value)) for key, one in entries)
+    plain: Any = plain_values.of_row(value, kind)
+    return "NaN" if plain != plain else plain

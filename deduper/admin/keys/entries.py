@@ -1,4 +1,4 @@
-"""The entries of one key in a store's live pieces, and where their records were read. Locks nothing."""
+"""The entries of one key in a store's live pieces, and the places of their records. Locks nothing."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.log.records import CommitRecord
+from deduper.admin.keys.conflicts import differing
 from deduper.admin.keys.entries import find_key, origin_of
-from deduper.admin.keys.payloads import differing
 from deduper.admin.keys.stored import StoredKey, stored_key
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson

@@ -28,8 +28,7 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import BucketEntries
-from deduper.admin.move.key_sum import KeySum, sum_of
-from deduper.admin.move.live_entries import live_entries
+from deduper.admin.move.key_sum import KeySum, live_entries, sum_of
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.errors import IntegrityError, UsageError

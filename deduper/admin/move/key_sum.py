@@ -1,4 +1,4 @@
-"""PURE. The proof that keys were moved whole: how many entries there are, and a checksum in which order does not count.
+"""The proof that keys were moved whole: how many live entries there are, and a checksum in which order does not count.
 
 Each entry has a hash of its digest, bucket, expiry key, origin and window; the checksum is the sum of all hashes modulo
 2^64. So it is the same for any division into shards and pieces, and another one for a lost, doubled or changed entry.
@@ -6,15 +6,21 @@ Each entry has a hash of its digest, bucket, expiry key, origin and window; the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import BucketEntries
+from bucket_store.pieces.reader import PieceReader
+from bucket_store.pieces.store import PieceStore
 from deduper.as_json import AsJson
+from deduper.config.model import Config
 from deduper.units import counted
+from deduper.window.policy import entry_expiry_point, live_from_bucket
 
 _MASK = (1 << 64) - 1
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -69,3 +75,27 @@ def _mix(hashes: NDArray[np.uint64], column: NDArray[Any] | None) -> None:
     hashes ^= hashes >> np.uint64(27)
     hashes *= _SECOND
     hashes ^= hashes >> np.uint64(31)
+
+
+def live_entries(
+    config: Config | None, state: LogState, pieces: PieceStore, store_id: str, shard: int
+) -> Iterator[BucketEntries]:
+    """A bucket of a piece at a time. Without a config, dead entries are not known, and are among them.
+
+    Raises:
+        CorruptionError: a piece is damaged, or was deleted meanwhile.
+    """
+    least = None if config is None else live_from_bucket(config, state)
+    point = None if config is None else entry_expiry_point(config, state)
+    reader = PieceReader(pieces, store_id)
+    for part, block in reader.read_all(reader.all_parts(state.pieces.get(shard, ()))):
+        if least is not None and block.bucket < least:
+            continue
+        window = block.window
+        if window is None:
+            window = np.full(len(block.digests), part.ref.first_window, np.uint32)
+        whole = replace(block, window=window)
+        if point is not None and block.expiry is not None:
+            whole = whole.chosen(block.expiry > point)
+        if len(whole.digests):
+            yield whole

@@ -1,7 +1,7 @@
 """The log against itself: every record that is still there is read, and the records are added up.
 
 The log is read here file by file and not through `CommitLog`, which stops at the first damage. Records below the newest
-snapshot may be gone, or be a sleeper's in a number that was freed: they count only where they follow one another up to
+snapshot may be gone, or come from an overtaken driver that resumed: they count only if they follow one another up to
 that snapshot without a gap.
 """
 

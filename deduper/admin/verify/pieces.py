@@ -111,7 +111,7 @@ def check_listed(store: OpenStore, state: LogState, listed: set[tuple[str, str]]
                     f"piece {ref.name}",
                     file=store.root / ref.file,
                     offset=ref.offset,
-                    expected="a frame before it, or a key, that lists it",
+                    expected="a file, or a key of a database, that lists it",
                     found="none",
                 )
 

@@ -113,14 +113,14 @@ def check(
         else:
             typer.echo(f"{config} is valid: job {loaded.name}, key {', '.join(loaded.key)}")
         return
-    from deduper.admin.diagnosis import diagnose
-    from deduper.cli.views.check import render
+    from deduper.cli.views.soundness import render_check
+    from deduper.preflight.checks import diagnose
 
     diagnosis = diagnose(loaded)
     if as_json:
         print_json({**valid, **diagnosis.to_json()})
     else:
-        answer(diagnosis, render, as_json=False)
+        answer(diagnosis, render_check, as_json=False)
     if not diagnosis.is_healthy:
         raise typer.Exit(ExitCode.UNHEALTHY)
 

@@ -239,7 +239,7 @@ def seed(
 
     keep_few_arenas()
     from deduper.cli.terminal import Messages
-    from deduper.cli.views.seed import progress_printer, render_seed
+    from deduper.cli.views.move import progress_printer, render_seed
     from deduper.config.load import load_config
     from deduper.seeding import run as seeding
     from deduper.seeding.source import SeedInput

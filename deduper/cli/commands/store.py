@@ -123,7 +123,7 @@ def _show_status(
         read: Callable[[], Any], render: Callable[[Any], list[RenderableType]], line: Callable[[Any], str]
     ) -> None:
         if every_s is not None:
-            from deduper.cli.watch import watch
+            from deduper.cli.terminal import watch
 
             watch(read, render, line, every_s=every_s, as_json=as_json)
         else:
@@ -289,10 +289,10 @@ def verify(
     Everything is read. Safe beside a running job.
     """
     from deduper.admin.verify.run import verify_target
-    from deduper.cli.views.verify import render
+    from deduper.cli.views.soundness import render_verify
 
     report = verify_target(store)
-    answer(report, render, as_json=as_json)
+    answer(report, render_verify, as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(report.exit_code)
 
@@ -312,7 +312,7 @@ def gc(
     """
     from deduper.admin.gc import collect
     from deduper.admin.open_store import open_store
-    from deduper.cli.views.gc import render
+    from deduper.cli.views.soundness import render_gc
     from deduper.units import UnitError, parse_duration
 
     try:
@@ -321,6 +321,6 @@ def gc(
         raise UsageError(f"--grace {error}") from error
     opened = open_store(store)
     report = collect(opened, grace_us=grace_us, delete=delete)
-    answer(report, render, as_json=as_json)
+    answer(report, render_gc, as_json=as_json)
     if report.is_refused:
         raise typer.Exit(ExitCode.FENCED)

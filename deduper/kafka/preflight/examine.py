@@ -28,11 +28,11 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity, error, note
 from deduper.errors import CheckFailedError
+from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import BAD_LOGIN, error_of, names_a_missing_topic
 from deduper.kafka.preflight.described import Cluster, Topic
 from deduper.kafka.preflight.probe import probe_all
 from deduper.kafka.preflight.rules import Access, accesses, kafka_diagnostics, probe_id, transaction_timeout_ms
-from deduper.kafka.quiet import QUIET
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError, UsageError, telling_where
 from deduper.preflight import folders, hadoop
 from deduper.preflight.checks import raise_failure
-from deduper.preflight.elsewhere import reachable
+from deduper.preflight.folders import reachable
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.folders import FolderInput, Input
 from deduper.ranges.stream.judge import JudgedWindow, StreamJudge, StreamState

@@ -23,8 +23,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deduper.errors import DeduperError, IntegrityError, SourceAwayError
+from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import error_of, reading_error
-from deduper.kafka.quiet import QUIET
 from deduper.sources.kafka.partition_queue import MOST_RECORDS, OFFSET, Event, PartitionQueue
 
 _MOST_BYTES: Final = 16 << 20

@@ -63,7 +63,7 @@ def test_only_what_no_record_can_name_is_removed(store: Store) -> None:
     kept.add(store.append(5, epoch=EPOCH + 1).name)
     twins = {store.append(4).name, store.append(9).name, store.append(1, epoch=1).name}
     # A first try whose answer was lost: the same name in another file.
-    (store.root / live.file.replace(".piece", "~12ab34cd.piece")).create(b"dat")
+    (store.root / f"{live.file.partition('~')[0]}~12ab34cd.piece").create(b"dat")
     (store.root / "pieces/0000/000003-something.piece").create(b"?")
     state = state_of([live], [retired])
     found = unnamed(state, store.pieces.pieces())

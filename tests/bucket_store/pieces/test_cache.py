@@ -39,10 +39,6 @@ class Remote:
         outer, lock = self, threading.Lock()
 
         class Counted(PieceFiles):
-            def _put(self, file: str, data: bytes) -> str:
-                (self._root / file).parent.make_directories()
-                return super()._put(file, data)
-
             def read(self, piece: Located, start: int = 0, length: int | None = None) -> bytes:
                 with lock:
                     outer.at_once += 1

@@ -41,6 +41,12 @@ class MemoryNames:
         if failpoint:
             failpoints.hit(f"{failpoint}.linked")
 
+    def write_own(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> PurePosixPath:
+        """See `Names`."""
+        self.make_directories(path.parent)
+        self.create(path, data)
+        return path
+
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""
         with self._lock:
@@ -101,6 +107,11 @@ class MemoryNames:
     def remove(self, path: PurePosixPath) -> None:
         """See `Names`."""
         self.files.pop(path, None)
+
+    def remove_all(self, paths: list[PurePosixPath]) -> None:
+        """See `Names`."""
+        for path in paths:
+            self.remove(path)
 
     def remove_tree(self, path: PurePosixPath) -> None:
         """See `Names`."""

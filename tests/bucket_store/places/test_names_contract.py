@@ -221,6 +221,16 @@ def test_a_name_of_one_writer_may_be_taken_by_its_earlier_try(root: Place) -> No
     assert (root / "one").read() == b"first"
 
 
+def test_a_file_of_one_writer_is_written_and_removed_with_others(root: Place) -> None:
+    """Its folder is made, its name begins as asked for; absent ones are no error."""
+    first, second = (root / "pieces" / "0000" / f"{name}.piece" for name in ("a", "b"))
+    written = [place.write_own(name) for place, name in ((first, b"first"), (second, b"second"))]
+    assert [place.read() for place in written] == [b"first", b"second"]
+    assert [place.path.name[:1] + place.path.suffix for place in written] == ["a.piece", "b.piece"]
+    root.names.remove_all([written[0].path, (root / "absent").path])
+    assert [root / "pieces" / "0000" / entry.name for entry in first.parent.entries()] == written[1:]
+
+
 def test_a_probe_leaves_nothing(root: Place) -> None:
     """Every storage here refuses a name that is taken. A new store has no directory yet."""
     new = root / "above" / "new"

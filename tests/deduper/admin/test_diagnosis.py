@@ -10,14 +10,13 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from deduper.admin import diagnosis
 from deduper.cli.main import app
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.diagnostics import Severity
 from deduper.errors import UsageError
 from deduper.kafka.preflight.examine import file_diagnostics
-from deduper.preflight import folders, machine
+from deduper.preflight import checks, folders, machine
 from deduper.service.job import run
 from deduper.window.recovery import open_or_create
 
@@ -59,7 +58,7 @@ def written(directory: Path, source: str) -> Path:
 
 def errors(file: Path) -> list[tuple[str, str]]:
     """Check and text of what would keep the job from starting."""
-    found = diagnosis.diagnose(load_config(file)).diagnostics
+    found = checks.diagnose(load_config(file)).diagnostics
     assert all(diagnostic.remedy for diagnostic in found if diagnostic.severity is Severity.ERROR)
     return [(diagnostic.check, diagnostic.what) for diagnostic in found if diagnostic.severity is Severity.ERROR]
 
@@ -107,7 +106,7 @@ def test_little_room_is_told_before_it_is_none(job: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(folders.shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(free, 0, free))
         reported = [
             diagnostic.severity
-            for diagnostic in diagnosis.diagnose(load_config(job)).diagnostics
+            for diagnostic in checks.diagnose(load_config(job)).diagnostics
             if diagnostic.check in ("space", "folders")
         ]
         assert set(reported) == {severity}, free
@@ -139,7 +138,7 @@ def test_this_machine_says_on_what_a_path_lies() -> None:
 def test_a_store_on_the_network_is_a_warning(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks and renames may not hold there."""
     monkeypatch.setattr(folders, "file_system_of", lambda *_: "nfs4")
-    found = diagnosis.diagnose(load_config(job))
+    found = checks.diagnose(load_config(job))
     assert [diagnostic.place for diagnostic in found.diagnostics if diagnostic.check == "disk"] == ["store"]
     assert found.is_healthy
 
@@ -174,9 +173,9 @@ def test_a_copy_of_a_store_is_told(job: Path) -> None:
     shutil.copytree(job.parent, copied)
     (reported,) = [
         diagnostic
-        for diagnostic in diagnosis.diagnose(load_config(copied / job.name, environment={})).diagnostics
+        for diagnostic in checks.diagnose(load_config(copied / job.name, environment={})).diagnostics
         if "copy" in diagnostic.what
     ]
     assert (reported.severity, reported.check) == (Severity.WARNING, "owner")
     assert str(log.root.local) in reported.what
-    assert "is a copy of" not in str(diagnosis.diagnose(load_config(job, environment={})).diagnostics)
+    assert "is a copy of" not in str(checks.diagnose(load_config(job, environment={})).diagnostics)

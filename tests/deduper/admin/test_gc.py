@@ -67,7 +67,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> PublishedStore:
         (database / "x.ingest").write_bytes(b"x")
         shutil.copytree(database, database.with_name("000001-0badcafe.rocksdb.gone-12345678"))
     else:
-        (root / "pieces" / "0000" / "000001-0007.segment").write_bytes(b"torn")
+        (root / "pieces" / "0000" / "000001-0007.gone").write_bytes(b"torn")
     return made
 
 
@@ -81,7 +81,7 @@ def collected(store: PublishedStore, **settings: object) -> GcReport:
     return collect(store.open(), **{"grace_us": HOUR_US, "delete": False, "now_us": LATER_US, **settings})  # type: ignore[arg-type]
 
 
-KINDS = {"piece", "segment", "sources", "temporary", "intent", "staging"}
+KINDS = {"piece", "database", "sources", "temporary", "intent", "staging"}
 
 
 def test_a_list_changes_nothing(store: PublishedStore) -> None:

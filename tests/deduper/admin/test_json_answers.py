@@ -10,7 +10,6 @@ import pytest
 from bucket_store.log.profile import WindowProfile
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
-from deduper.admin.diagnosis import Diagnosis
 from deduper.admin.errors.export import ErrorExport
 from deduper.admin.errors.report import ErrorRowGroup, ErrorsReport
 from deduper.admin.gc import Garbage, GcReport
@@ -34,6 +33,7 @@ from deduper.admin.verify.findings import Check, Finding, Note
 from deduper.admin.verify.run import Verification
 from deduper.diagnostics import error, note
 from deduper.leaks.figures import Estimate, LeakFigures
+from deduper.preflight.checks import Diagnosis
 
 ANSWERS = Path(__file__).with_name("answers.json")
 PIECE = PieceRef(2, "shards/2/a.dat", "a-piece", 64, 512, 0xABC, 3, 5, 9, -1, 4, 17)

@@ -103,18 +103,14 @@ def test_pieces_that_left_the_store_are_told_from_orphans(config_file: Path) -> 
     assert found.piece == piece.name
 
 
-def test_a_segment_without_a_live_piece_is_listed(config_file: Path) -> None:
-    """A writer that died in its first piece leaves a file in which nothing is whole."""
+def test_a_database_without_a_live_piece_is_listed(config_file: Path) -> None:
+    """A writer that died in its first piece leaves one in which nothing is whole."""
     store = open_store(str(config_file))
-    ending = "segment" if store.url.startswith("file") else "rocksdb"
-    path = store.root.local / "pieces" / "0000" / f"000002-0000.{ending}"
-    if ending == "segment":
-        path.write_bytes(b"BSFRAME1 torn")
-    else:
-        path.mkdir()
-        (path / "LOG").write_bytes(b"BSFRAME1 torn")
+    path = store.root.local / "pieces" / "0000" / "000002-0000.rocksdb"
+    path.mkdir()
+    (path / "LOG").write_bytes(b"a dead writer")
     (found,) = listed(config_file)
-    assert (found.kind, found.path.local, found.size_bytes) == (OrphanKind.SEGMENT, path, 13)
+    assert (found.kind, found.path.local, found.size_bytes) == (OrphanKind.DATABASE, path, 13)
     assert (found.epoch, found.is_abandoned) == (2, True)
 
 

@@ -13,7 +13,7 @@ from bucket_store.places.local import local_place
 from deduper.admin.open_store import open_store
 from deduper.admin.profile import STEPS, TASK_STEPS, profile_view, steps_of
 from deduper.admin.status import store_status
-from deduper.cli.views.profile import render
+from deduper.cli.views.status import render_profile as render
 from deduper.testing import Row, Settings
 from tests.deduper.small_service import Process, Trial, World, machine_of
 

@@ -60,7 +60,7 @@ def shell(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, as a shell starts it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEDUPER__")}
     return subprocess.run(
-        [sys.executable, "-m", "deduper.cli", *arguments],
+        [sys.executable, "-m", "deduper", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -350,10 +350,10 @@ def test_reading_commands_answer_in_text_and_in_json(
 
 def test_a_damaged_store_ends_verify_with_4(config_file: Path) -> None:
     """After everything was looked at."""
-    (segment,) = config_file.parent.glob("state/pieces/*/*.segment")
-    data = bytearray(segment.read_bytes())
+    piece = next(config_file.parent.glob("state/pieces/*/*.piece"))
+    data = bytearray(piece.read_bytes())
     data[-1] ^= 1
-    segment.write_bytes(data)
+    piece.write_bytes(data)
     result = run("verify", config_file)
     assert result.exit_code == 4
     assert "NOT sound: 1 problem found" in result.stdout

@@ -23,9 +23,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from deduper.admin.status import StoreStatus
-from deduper.cli.terminal import Messages, WindowLines, pairs, print_parts, table, wrapped
-from deduper.cli.views import check, explain, gc, inspect, status, verify
-from deduper.cli.watch import top, watch
+from deduper.cli.terminal import Messages, WindowLines, pairs, print_parts, table, top, watch, wrapped
+from deduper.cli.views import explain, inspect, soundness, status
 from deduper.config.sections import PORTS
 from deduper.units import counted
 from deduper.window.progress import BatchProgress, RemainingInput
@@ -43,11 +42,11 @@ SHOWN = REPORTS | {
 }
 VIEWS: dict[str, Callable[[Any], Iterable[RenderableType]]] = {
     "status": lambda report: status.render(report, timings=True),
-    "gc": gc.render,
-    "check": check.render,
+    "gc": soundness.render_gc,
+    "check": soundness.render_check,
     "explain": explain.render,
     "bucket": inspect.render_bucket,
-    "verify": verify.render,
+    "verify": soundness.render_verify,
 }
 
 
@@ -164,7 +163,7 @@ def in_terminal(*arguments: str, width: int) -> tuple[int, list[str]]:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "deduper.cli", *arguments],
+        [sys.executable, "-m", "deduper", *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -220,7 +219,7 @@ def test_messages_follow_a_real_terminal(tmp_path: Path) -> None:
         check_lines([text.rstrip() for text in lines], 60)
         assert message.format(tmp_path) in " ".join(lines)
     piped = subprocess.run(
-        [sys.executable, "-m", "deduper.cli", "status", str(file)],
+        [sys.executable, "-m", "deduper", "status", str(file)],
         cwd=ROOT,
         capture_output=True,
         text=True,

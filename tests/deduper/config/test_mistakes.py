@@ -216,8 +216,6 @@ processing-field | <EVENT_TIME> |   by: processing_time\n  period: 1h\n  field: 
   11:3: expiry.field: is refused: processing_time is the wall clock of the window; remove it, or write `by: event_time`
 never-clock | <EVENT_TIME> |   by: never\n  clock: batch\n
   10:3: expiry.clock: is refused: without an expiry key there is no latest point; remove it
-never-buckets | <EVENT_TIME> |   by: never\n  buckets: 100000\n
-  10:12: expiry.buckets: must be at most 65536, found 100000; remove it to have the default, 64
 category-clock | <EVENT_TIME> |   by: category\n  field: user\n  live_categories: 7\n  clock: batch\n
   12:3: expiry.clock: is refused: categories have no latest point; remove it
 category-double | <EVENT_TIME> |   by: category\n  field: d\n  live_categories: 7\n
@@ -267,7 +265,7 @@ no-sinks | <SINKS> | (nothing)
 port-unknown |   expired: {format: none}\n |   expired: {format: none}\n  errors: {format: none}\n
   18:3: sinks.errors: unknown setting; did you mean `error`?
 sink-delta | {format: none} | {format: delta, path: out/x}
-  17:21: sinks.expired.format: `delta` is not in this release; write one of parquet, json, csv, kafka, none
+  17:21: sinks.expired.format: `delta` is not a valid choice; write one of parquet, json, csv, kafka, none
 sink-format | {format: none} | {format: parqet, path: out/x}
   17:21: sinks.expired.format: `parqet` is not a valid choice; did you mean `parquet`?
 sink-no-format | {format: none} | {path: out/x}
@@ -403,7 +401,7 @@ SETTINGS = [
     *("source.format", "source.path", "source.file_format", "source.schema", "source.max_files_per_batch"),
     "source.name_pattern",
     *("source.header", "source.delimiter", "expiry.by", "expiry.field", "expiry.period", "expiry.span", "expiry.unit"),
-    *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump", "expiry.buckets"),
+    *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump"),
     *("expiry.live_categories", "expiry.remember_dropped", "store.url", "store.shards", "store.memory"),
     *(
         "store.tables",

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Producer, cimpl
 
 from deduper.kafka import librdkafka
-from deduper.kafka.quiet import QUIET
+from deduper.kafka.client import QUIET
 
 
 class MockCluster:

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deduper.kafka import librdkafka
+from deduper.kafka.client import QUIET
 from deduper.kafka.errors import ClientUnfitError
-from deduper.kafka.quiet import QUIET
 from deduper.sinks.row_sender import sending
 from deduper.sources.kafka.fetching import RangePart, close, fetched
 from deduper.sources.kafka.partition_queue import PartitionQueue

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deduper.config.load import load_config
+from deduper.preflight.first_file import rotated, rotated_name
 from deduper.preflight.results import Start
-from deduper.preflight.rotated_files import rotated, rotated_name
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.kafka import last_records
-from deduper.preflight import checks, topic_end
+from deduper.preflight import checks, first_records
 from deduper.preflight.results import Start
 from tests.deduper.kafka.mock_cluster import MockCluster
 
@@ -113,12 +113,12 @@ def job(folder: Path, bootstrap: str, topics: Sequence[str], value: Mapping[str,
 @pytest.fixture(autouse=True)
 def answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy this machine is: a start gives the brokers little time, and says nothing without an answer."""
-    monkeypatch.setattr(topic_end, "_ANSWER_S", 30.0)
+    monkeypatch.setattr(first_records, "_ANSWER_S", 30.0)
 
 
 def found(config: Config) -> list[str]:
     """What the check finds."""
-    return [str(one) for one in topic_end.columns(Start(config))]
+    return [str(one) for one in first_records.topic_columns(Start(config))]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -157,7 +157,7 @@ def test_large_records_are_few(cluster: MockCluster, tmp_path: Path, monkeypatch
 
 def test_brokers_that_do_not_answer_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another check reports them."""
-    monkeypatch.setattr(topic_end, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(first_records, "_ANSWER_S", 0.2)
     began = time.monotonic()
     assert found(job(tmp_path, "127.0.0.1:9", ["clicks"])) == []
     assert time.monotonic() - began < 20
@@ -168,7 +168,9 @@ def test_a_start_logs_the_warning(
 ) -> None:
     """And goes on."""
     config = job(tmp_path, cluster.bootstrap, [topic(cluster, "logged", [renamed(user="usr")])])
-    monkeypatch.setattr(checks, "CHECKS", [check for check in checks.CHECKS if check.find is topic_end.columns])
+    monkeypatch.setattr(
+        checks, "CHECKS", [check for check in checks.CHECKS if check.find is first_records.topic_columns]
+    )
     with caplog.at_level(logging.WARNING):
         checks.require(Start(config, waits=True))
     assert [record.getMessage() for record in caplog.records] == [

@@ -19,7 +19,7 @@ from bucket_store.pieces import rocksdb_backend
 from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from deduper.arrow_columns import arrow_type
-from deduper.cli.views.verify import render
+from deduper.cli.views.soundness import render_verify as render
 from deduper.core.digests import key_type
 from deduper.errors import ExitCode, UsageError, exit_code_of
 from deduper.seeding.run import plan_seed

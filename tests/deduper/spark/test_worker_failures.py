@@ -23,9 +23,9 @@ def raised(line: str) -> Exception:
 
 def test_corruption_ends_with_its_exit_code() -> None:
     """A supervisor that restarts on 1 must not restart on damage."""
-    error = raised("CorruptionError: pieces/0000/000001-0000.segment: at byte 85: piece x: expected 1, found 2")
+    error = raised("CorruptionError: pieces/0000/000001-x.piece: at byte 85: piece x: expected 1, found 2")
     assert exit_code_of(error) is ExitCode.INTEGRITY
-    assert "pieces/0000/000001-0000.segment: at byte 85: piece x: expected 1, found 2" in str(error)
+    assert "pieces/0000/000001-x.piece: at byte 85: piece x: expected 1, found 2" in str(error)
     assert "deduper verify" in str(error)
     assert exit_code_of(raised("UnknownFormatError: pieces/a: version 2")) is ExitCode.INTEGRITY
 

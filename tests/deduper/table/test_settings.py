@@ -61,14 +61,8 @@ def test_the_file_of_another_command_is_one_mistake(text: str, kind: str, tmp_pa
     [
         (PLAIN + "keys: [a]\n", "4:1: keys: unknown setting; did you mean `key`?"),
         (PLAIN + "keep: newest\n", "4:7: keep: `newest` is not a valid choice; write `first`, `last` or"),
-        (
-            PLAIN + "keep: {greatest: 5}\n",
-            "4:18: keep.greatest: `5` is not valid (Input should be a valid string); write",
-        ),
-        (
-            PLAIN + "partition_by: 5\n",
-            "4:15: partition_by: `5` is not valid (Input should be a valid tuple); write",
-        ),
+        (PLAIN + "keep: {greatest: 5}\n", "4:18: keep.greatest: must be text, found `5`; put it in quotes"),
+        (PLAIN + "partition_by: 5\n", "4:15: partition_by: must be a list, found `5`; write"),
         ("table: {path: t}\nkey: k\n", "1:1: source: is missing; write `source: {path: in/*.parquet}`"),
         (PLAIN.replace("path: t", "path: t, format: iceberg"), "2:26: table.format: `iceberg` is not a valid choice"),
         (PLAIN.replace("path: in", "paths: in"), "1:10: source.paths: unknown setting; did you mean `path`?"),

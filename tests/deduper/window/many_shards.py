@@ -1,6 +1,6 @@
 """A store of many shards as its driver sees it: windows of the service without their tasks, and made-up pieces.
 
-Every shard's receipt of a window names a piece of its own that has no bytes anywhere, in a segment of its shard. What
+Every shard's receipt of a window names a piece of its own that has no bytes anywhere, in a file of its shard. What
 one window costs the driver, and what it sends to each task, is the service's own.
 """
 
@@ -48,7 +48,7 @@ def made_up(window: int, shard: int, *, length: int = 100 << 10, last: int | Non
     point = BEGIN_US + window * WINDOW_US
     return PieceRef(
         shard=shard,
-        file=f"pieces/{shard:04d}/000001-0001.segment",
+        file=f"pieces/{shard:04d}/000001-0001.piece",
         name=f"{window:012d}-000001-000-{shard:04d}-{window * 7919 % 2**32:08x}{tag}",
         offset=window * length,
         length=length,

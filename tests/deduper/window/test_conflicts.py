@@ -40,7 +40,7 @@ def job(root: Path, form: str = "json", **sections: Any) -> PlainJob:
     given = {
         "source": {"format": "files", "path": "in", "file_format": form, "schema": SCHEMA, "max_files_per_batch": 1},
         "key": "id",
-        "expiry": {"by": "never", "buckets": 2},
+        "expiry": {"by": "never"},
         "fingerprint": {"except": ["sent_at"]},
         "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS},
         "spark": {"spark.master": "local[1]"},

@@ -230,7 +230,6 @@ def test_a_start_takes_the_pieces_of_lower_epochs_that_no_record_names(config: C
         log.place(commit(window, log.state.epoch, pieces=(ref,), outputs=(), sources=None, extra={}))
 
     first = owned(config)
-    # Each in a segment of its own, since a segment goes when nothing in it is live.
     live, retired, _ = (append(1, shard, window=shard) for shard in range(3))
     place(first, 0, live)
     place(first, 1, retired)

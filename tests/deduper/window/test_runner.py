@@ -512,7 +512,7 @@ def test_bytes_of_dead_pieces_stay_for_the_grace(job: Job) -> None:
     """Ten minutes for people who look at the store; then a record says that they are deleted."""
     job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(0), max_admitted=5), receipt(1))
     job.run(receipt(0, max_admitted=60), receipt(1))
-    job.start()  # a segment that may still be written to stays
+    job.start()
     job.now_us += policy.DELETION_GRACE_US - 1
     job.run()
     assert (len(job.log.state.retired), len(list(job.pieces.pieces()))) == (1, 1)

@@ -85,10 +85,10 @@ def test_a_torn_piece_is_copied_again(tmp_path: Path) -> None:
     url = store_url(f"file:{tmp_path}/copy")
     with armed("copy.piece", 1, _die), contextlib.suppress(DriverKilled):
         backup(store, url).run()
-    segment = next((tmp_path / "copy" / "pieces").rglob("*.segment"))
-    data = bytearray(segment.read_bytes())
+    piece = next((tmp_path / "copy" / "pieces").rglob("*.piece"))
+    data = bytearray(piece.read_bytes())
     data[-1] ^= 1
-    segment.write_bytes(data)
+    piece.write_bytes(data)
     assert backup(store, url).run().pieces_there == 0
     assert entries(open_copy(url)) == entries(store)
 

@@ -13,8 +13,8 @@ import pytest
 from bucket_store.errors import CorruptionError
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import DeletionRecord
-from bucket_store.pieces.file_backend import FilePieces
 from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.open_store import open_store
 from deduper.admin.orphans import OrphanKind
@@ -176,7 +176,7 @@ def test_what_is_let_go_of_while_it_is_read_is_no_finding(tmp_path: Path) -> Non
     store = job.open()
     piece = store.log.state.pieces[0][0]
 
-    class LettingGo(FilePieces):
+    class LettingGo(PieceFiles):
         """The job lets go of a piece when `verify` comes to it."""
 
         def read(self, wanted: Any, start: int = 0, length: int | None = None) -> bytes:
@@ -186,7 +186,7 @@ def test_what_is_let_go_of_while_it_is_read_is_no_finding(tmp_path: Path) -> Non
                 raise CorruptionError("piece", file=piece.file, offset=piece.offset, expected="bytes", found="none")
             return super().read(wanted, start, length)
 
-    assert verify_store(replace(store, pieces=LettingGo(store.root.local))).findings == ()
+    assert verify_store(replace(store, pieces=LettingGo(store.root))).findings == ()
     assert piece not in job.log.state.pieces[0]
 
 
@@ -195,7 +195,7 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
     job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(4)
     store = job.open()
 
-    class Late(FilePieces):
+    class Late(PieceFiles):
         """The job commits a window while the pieces are listed."""
 
         def pieces(self) -> Iterator[StoredPiece]:
@@ -203,7 +203,7 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
                 job.run_window()
             return super().pieces()
 
-    report = verify_store(replace(store, pieces=Late(store.root.local)))
+    report = verify_store(replace(store, pieces=Late(store.root)))
     assert report.findings == ()
     assert job.log.state.next_window == 5
 

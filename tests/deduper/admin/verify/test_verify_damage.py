@@ -16,7 +16,7 @@ from bucket_store.log.records import DeletionRecord, LogSnapshot
 from bucket_store.log.sources_file import GONE
 from deduper.admin.verify.findings import MOST_LISTED, Check
 from deduper.admin.verify.run import Verification, verify_target
-from deduper.cli.views.verify import render
+from deduper.cli.views.soundness import render_verify as render
 from deduper.errors import ExitCode
 from deduper.sinks.names import Attempt, final_name
 from tests.deduper.damage_by_hand import (
@@ -234,13 +234,13 @@ def a_flipped_bit_in_the_directory_of_a_piece(job: WholeJob) -> Where:
 
 
 @damage(Check.PIECES_BYTES, Check.PIECES_LISTED)
-def a_segment_that_is_gone(job: WholeJob) -> Where:
+def a_piece_that_is_gone(job: WholeJob) -> Where:
     ref = piece_of(job, 0)
     (job.log.root.local / ref.file).unlink()
     return job.log.root.local / ref.file, ref.offset
 
 
-@damage(Check.PIECES_BYTES, Check.PIECES_LISTED, kind="batch")
+@damage(Check.PIECES_LISTED, Check.PIECES_BYTES, kind="batch")
 def a_database_that_is_gone(job: WholeJob) -> Where:
     ref = piece_of(job, 0)
     shutil.rmtree(job.log.root.local / ref.file)
@@ -248,8 +248,8 @@ def a_database_that_is_gone(job: WholeJob) -> Where:
 
 
 @damage(Check.PIECES_BYTES, Check.PIECES_LISTED)
-def a_segment_that_is_cut_short(job: WholeJob) -> Where:
-    ref = max(job.log.state.pieces[0], key=lambda ref: ref.offset)
+def a_piece_that_is_cut_short(job: WholeJob) -> Where:
+    ref = piece_of(job, 0)
     file = job.log.root.local / ref.file
     file.write_bytes(file.read_bytes()[: ref.offset + ref.length - 1])
     return file, ref.offset
@@ -364,13 +364,6 @@ def a_window_with_a_bucket_more(job: WholeJob) -> Where:
 @damage(Check.PIECES_INDEX, says="greatest expiry key of the window")
 def a_window_with_another_timestamp(job: WholeJob) -> Where:
     return job.change_window(3, lambda record: replace(record, timestamp=(record.timestamp or 0) + 1))
-
-
-@damage(Check.PIECES_LISTED)
-def a_frame_that_is_none(job: WholeJob) -> Where:
-    ref = max(job.log.state.pieces[0], key=lambda ref: ref.offset)
-    flip(job.log.root.local / ref.file, ref.offset - len(ref.name) - 48)
-    return job.log.root.local / ref.file, ref.offset
 
 
 @damage(Check.PIECES_OVERDUE, windows=16, says="pieces that were dead after window")

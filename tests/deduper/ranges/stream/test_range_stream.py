@@ -487,7 +487,7 @@ AVRO: Row = {
             },
             "output.topic: is a topic of `events`",
         ),
-        ({"store": None}, "store: `null` is not a place"),
+        ({"store": None}, "store: has no value"),
         ({"store": "file:"}, "store: `file:` is not a place"),
         ({"store": "rocksdb:state"}, "store: `rocksdb:` is no place of a stream's store"),
         ({"store": "s3a://bucket/points"}, "store: `s3a:` is not the name of an object store here"),

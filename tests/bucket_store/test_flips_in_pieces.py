@@ -1,4 +1,4 @@
-"""Damage to a segment of several pieces, and to a piece under the look-ups of a job: others are not harmed by it."""
+"""Damage to a piece under the look-ups of a job, and to RocksDB's files: never a wrong key, never much memory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,15 @@ import pytest
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
 from bucket_store.pieces import reader as piece_reader
 from bucket_store.pieces import rocksdb_backend
-from bucket_store.pieces.file_backend import FilePieces
 from bucket_store.pieces.open import open_backend
-from bucket_store.pieces.piece import dump_piece
 from bucket_store.pieces.reader import PieceReader
 from bucket_store.pieces.rocksdb_backend import RocksPieces
-from bucket_store.pieces.store import PieceLocation
 from bucket_store.tables.manager import Matches, ShardTables
 from bucket_store.tables.merge_lookup import find_in_parts
 from tests import tiers
 from tests.bucket_store.damage import flip, little_room
-from tests.bucket_store.pieces.test_piece import encode, small
 from tests.bucket_store.table_samples import Shard, digests_of
 from tests.bucket_store.tables.test_manager import FULL, make_settings, make_shard
-
-_STATE = range(8, 16)
-"""Where a frame's state stands; no checksum covers it."""
 
 
 def drawn(bits: Sequence[int], count: int) -> list[int]:
@@ -48,127 +41,10 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-@dataclass
-class Segment:
-    """A segment of four pieces, the second of them deleted."""
-
-    pieces: FilePieces
-    path: Path
-    data: bytes
-    locations: list[PieceLocation]
-    dead: int = 1
-
-    @classmethod
-    def make(cls, root: Path) -> Segment:
-        pieces = FilePieces(root)
-        data = [
-            encode(small(columns=columns), first_window=at, last_window=9) for at, columns in enumerate([1, 0, 1, 0])
-        ]
-        locations = [pieces.append(shard=3, epoch=2, name=f"piece-{at}", data=piece) for at, piece in enumerate(data)]
-        pieces.delete([locations[cls.dead]])
-        path = root / locations[0].file
-        return cls(pieces, path, path.read_bytes(), locations)
-
-    def frame_at(self, at: int) -> int:
-        """Where the frame of a piece begins."""
-        return 0 if at == 0 else self.end_of(at - 1)
-
-    def end_of(self, at: int) -> int:
-        """Where a piece ends."""
-        return self.locations[at].offset + self.locations[at].length
-
-    def hit(self, byte: int) -> tuple[int, int, bool]:
-        """Which piece a byte belongs to, how far into its frame it lies, and whether in the frame at all."""
-        at = next(at for at in range(len(self.locations)) if byte < self.end_of(at))
-        return at, byte - self.frame_at(at), byte < self.locations[at].offset
-
-    def listed(self) -> set[str]:
-        """Names that listing gives, each with the place and length that it really has."""
-        found = list(self.pieces.pieces())
-        assert len({piece.name for piece in found}) == len(found)
-        for piece in found:
-            (known,) = [location for location in self.locations if location.name == piece.name]
-            assert (piece.file, piece.offset, piece.length) == (known.file, known.offset, known.length)
-            assert (piece.shard, piece.epoch) == (3, 2)
-        return {piece.name for piece in found}
-
-    def is_whole(self, at: int) -> bool:
-        """Whether a piece is read as it was written; otherwise it must be refused, with its file and a place in it."""
-        location = self.locations[at]
-        sound = self.data[location.offset : location.offset + location.length]
-        try:
-            data = self.pieces.read(location)
-            dump_piece(data, file=location.file, offset=location.offset)
-        except UnknownFormatError:
-            return False
-        except CorruptionError as error:
-            reported = error
-        else:
-            assert data == sound
-            return True
-        assert reported.file == location.file
-        assert location.offset <= reported.offset <= self.end_of(at)
-        return False
-
-
-def names(*numbers: int) -> set[str]:
-    return {f"piece-{at}" for at in numbers}
-
-
-def assert_others_are_unharmed(segment: Segment, bits: Iterable[int]) -> None:
-    """Each of these bits turned over alone, in the file."""
-    everything = set(range(len(segment.locations)))
-    for bit in bits:
-        segment.path.write_bytes(flip(segment.data, bit))
-        harmed, into, is_frame = segment.hit(bit // 8)
-        listed = segment.listed()
-        others = names(*(everything - {harmed, segment.dead}))
-        assert others <= listed, f"bit {bit} hides {others - listed}"
-        # A flipped bit takes no live piece for a dead one; a dead one may come back, to be deleted once more.
-        if not is_frame or (into in _STATE and harmed != segment.dead):
-            assert listed - names(segment.dead) == names(*(everything - {segment.dead}))
-        if not is_frame or harmed != segment.dead:
-            assert listed <= names(*(everything - {segment.dead}))
-        for at in everything:
-            assert segment.is_whole(at) == (is_frame or at != harmed), f"bit {bit}, piece {at}"
-    segment.path.write_bytes(segment.data)
-
-
-def test_a_flipped_bit_in_a_segment_harms_one_piece_at_most(tmp_path: Path) -> None:
-    """Some bits of every frame and piece; at night every bit of every frame, state and name and checksum too."""
-    segment = Segment.make(tmp_path)
-    assert segment.listed() == names(0, 2, 3)
-    bits = [bit for bit in range(8 * len(segment.data)) if segment.hit(bit // 8)[2] or bit % 53 == 0]
-    assert len(bits) > 1700
-    with little_room():
-        assert_others_are_unharmed(segment, some_of(bits, 300))
-
-
-def test_a_segment_cut_off_anywhere_shows_what_is_whole(tmp_path: Path) -> None:
-    """Every piece before the cut is listed and read; none behind it is read."""
-    segment = Segment.make(tmp_path)
-    for length in range(0, len(segment.data), 7):
-        segment.path.write_bytes(segment.data[:length])
-        whole = {at for at in range(4) if segment.end_of(at) <= length}
-        assert {at for at in range(4) if segment.is_whole(at)} == whole
-        assert names(*(whole - {segment.dead})) <= segment.listed()
-
-
-def test_a_dead_piece_that_a_flipped_bit_brought_back_is_deleted_again(tmp_path: Path) -> None:
-    """And a segment goes when the last of its pieces is dead, whatever became of the state's other bits."""
-    segment = Segment.make(tmp_path)
-    segment.path.write_bytes(flip(segment.data, 8 * (segment.frame_at(segment.dead) + _STATE[0])))
-    assert segment.listed() == names(0, 1, 2, 3)
-    segment.pieces.delete([piece for piece in segment.pieces.pieces() if piece.name == "piece-1"])
-    assert segment.listed() == names(0, 2, 3)
-    segment.pieces.delete(list(segment.pieces.pieces()))
-    assert not segment.path.exists()
-
-
 def test_a_reference_to_what_is_not_there_is_corruption_and_makes_no_room(tmp_path: Path) -> None:
     """However far beyond the file it points, in either backend."""
     wrong = [1 << 31, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
-    for pieces in (FilePieces(tmp_path / "file"), RocksPieces(tmp_path / "rocks")):
+    for pieces in (open_backend(f"file:{tmp_path}/file"), RocksPieces(tmp_path / "rocks")):
         location = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 100)
         with little_room():
             for number in wrong:

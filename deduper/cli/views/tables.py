@@ -43,7 +43,7 @@ def _errors_line(errors: Mapping[str, int]) -> str:
 
 
 def _write_lines(receipt: WriteReceipt | RollbackReceipt) -> list[tuple[str, object]]:
-    """What every write has to say of its table and index."""
+    """Lines that all receipts of writes share."""
     index = f"built: {receipt.began_anew}" if receipt.began_anew else None
     if receipt.read_files:
         index = f"{index + ', ' if index else ''}{counted(receipt.read_files, 'file')} of the table read first"

@@ -1,4 +1,4 @@
-"""Commands for tables: loads, upserts, deletes, rollbacks; state and a check of every key, a new index."""
+"""Commands for tables (loads, upserts, deletes, rollbacks; state and a check of every key, a new index) and ranges."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: Ver
 
     All others are duplicates or errors.
     """
-    from deduper.cli.views.table import render_load
+    from deduper.cli.views.tables import render_load
     from deduper.service.logs import configure_logging
     from deduper.table.operations.changes import run_load
     from deduper.table.operations.write import saying_when_stopped
@@ -58,7 +58,7 @@ def table_upsert(
 
     Without --execute it shows the plan.
     """
-    from deduper.cli.views.table import render_change
+    from deduper.cli.views.tables import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.operations.changes import run_change
     from deduper.table.operations.write import saying_when_stopped
@@ -79,7 +79,7 @@ def table_delete(
 
     Without --execute it shows the plan and writes nothing.
     """
-    from deduper.cli.views.table import render_change
+    from deduper.cli.views.tables import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.operations.changes import run_change
     from deduper.table.operations.write import saying_when_stopped
@@ -104,7 +104,7 @@ def table_rollback(
 
     Without --execute it shows the plan and writes nothing.
     """
-    from deduper.cli.views.table import render_rollback
+    from deduper.cli.views.tables import render_rollback
     from deduper.service.logs import configure_logging
     from deduper.table.operations.rollback import plan_rollback, rollback
     from deduper.table.operations.write import saying_when_stopped
@@ -130,7 +130,7 @@ def table_status(
 
     Safe beside a running load.
     """
-    from deduper.cli.views.table import render_status, render_verify
+    from deduper.cli.views.tables import render_status, render_verify
     from deduper.table.operations.upkeep import table_status as status
     from deduper.table.settings import load_config
 
@@ -152,7 +152,7 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
 
     Interrupted, the old one counts, and a repetition continues.
     """
-    from deduper.cli.views.table import render_rebuild
+    from deduper.cli.views.tables import render_rebuild
     from deduper.service.logs import configure_logging
     from deduper.table.operations.upkeep import rebuild
     from deduper.table.operations.write import Stage, saying_when_stopped
@@ -163,3 +163,37 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
     with saying_when_stopped(Stage.REBUILDING):
         receipt = rebuild(checked)
     answer(receipt, render_rebuild, as_json=as_json)
+
+
+_RangeSetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as longest=30d. Repeatable."),
+]
+
+
+@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY, panel=Panel.TABLES)
+def range_aggregate(
+    config: ConfigArgument,
+    overrides: _RangeSetOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Add to each event an aggregate of the ranges that cover it.
+
+    There is no join. Or to each range, an aggregate of its events.
+    """
+    from deduper.ranges.batch.settings import RangeJob
+
+    job = RangeJob.load(config, overrides=overrides or ())
+
+    from deduper.cli.views.ranges import render
+    from deduper.ranges.batch.job import run
+    from deduper.service.logs import configure_logging
+
+    configure_logging(as_json=as_json, verbose=verbose)
+
+    def progress(text: str) -> None:
+        if not as_json:
+            typer.echo(text, err=True)
+
+    answer(run(job, on_progress=progress), render, as_json=as_json)
