@@ -66,6 +66,13 @@ class ClusterOffsets:
         """
         return self._offsets(places, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]  # see above
 
+    def offsets_since(self, places: Iterable[TopicPartition], time_ms: int) -> Offsets:
+        """The first offset of each of these partitions whose record has this time stamp or a later one; -1 without one.
+
+        `time_ms` is not negative. All records before it are earlier, those behind it may be too.
+        """
+        return self._offsets(places, OffsetSpec.for_timestamp(time_ms))
+
     def written(self, places: Collection[TopicPartition]) -> Held:
         """The offsets that the cluster holds of these partitions, with records of open transactions."""
         ids = self.topic_ids(place.topic for place in places)
@@ -191,7 +198,7 @@ class KafkaCluster(ClusterOffsets):
         if isinstance(start.get("time"), str):  # and not a topic of that name
             when = datetime.fromisoformat(str(start["time"]))
             when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-            found = self._offsets(held.earliest, OffsetSpec.for_timestamp(int(when.timestamp() * 1000)))
+            found = self.offsets_since(held.earliest, int(when.timestamp() * 1000))
             # A later record may be in a transaction that is still open.
             return {
                 place: last if found.get(place, -1) < 0 else min(found[place], last)

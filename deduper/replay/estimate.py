@@ -1,25 +1,26 @@
-"""What a replay will cost, by the first records of some of its files."""
+"""What a replay will cost, by the first records of some of its inputs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
+from deduper.replay.inputs import InputReading, ReplayInput, ReplayRange
 from deduper.replay.keys import Key, KeyRange, stated_keys
-from deduper.replay.survey import ReplayFile
 from deduper.tasks.readers.file_parts import FilePart
 from deduper.tasks.readers.reading_tasks import FileReading, fault_of
 from deduper.tasks.readers.text import Lines, packed_share
 
-_SAMPLED_FILES = 24
+_SAMPLED_INPUTS, _SAMPLED_OFFSETS, _SAMPLED_BYTES = 24, 1_000, 8 << 20
+"""Inputs, and of a range so many of its offsets, up to so many bytes."""
 _KEY_BYTES, _EXPIRY_BYTES, _FIRST_SEEN_BYTES = 16, 8, 20
 _FREE_SLOTS = 1.5
 _READS_A_RECORD = 3.0
@@ -35,7 +36,7 @@ class Estimate(AsJson):
     compression.
     """
 
-    json_names = ("records", "first", "last", "core_seconds", "state_bytes", "output_bytes", "sampled_files")
+    json_names = ("records", "first", "last", "core_seconds", "state_bytes", "output_bytes", "sampled")
 
     records: int
     first: Any
@@ -43,7 +44,7 @@ class Estimate(AsJson):
     core_seconds: float
     state_bytes: int | None
     output_bytes: int
-    sampled_files: int
+    sampled: int
 
 
 @dataclass(slots=True)
@@ -58,20 +59,31 @@ class _Sample:
 
 
 def estimated(
-    config: Config, reading: FileReading, bounds: KeyRange, files: Sequence[ReplayFile], *, sorts: bool
+    config: Config, reading: InputReading, bounds: KeyRange, inputs: Sequence[ReplayInput], *, sorts: bool
 ) -> Estimate:
-    """The cost of a replay of these files. Those that cannot be read count as none."""
-    step = max(1, len(files) // _SAMPLED_FILES)
-    chosen = dict.fromkeys([*files[::step], files[-1]])
+    """The cost of a replay of these inputs. Files that cannot be read count as none.
+
+    Raises:
+        SourceAwayError: a range cannot be read now.
+    """
+    step = max(1, len(inputs) // _SAMPLED_INPUTS)
+    chosen = dict.fromkeys([*inputs[::step], inputs[-1]])
     sample = _Sample()
-    for file in chosen:
+    for one in chosen:
+        if isinstance(one, ReplayRange):
+            _add(sample, sampled_records(reading, one), bounds)
+            sample.file_bytes += one.size_bytes
+            sample.rows += one.end - one.start
+            continue
         try:
-            part = reading.part(file.number, file)
+            part = reading.part(one.number, one)
             if part is not None:
-                _add(sample, config, reading, part, bounds)
+                _add(sample, islice(reading.records(part), 1), bounds)
+                sample.file_bytes += part.size_bytes
+                sample.rows += float(part.rows) if part.rows is not None else _lines(config, part)
         except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
-            fault_of(exc, reading)
-    total = sum(one.size_bytes for one in files)
+            fault_of(exc, cast(FileReading, reading))
+    total = sum(one.size_bytes for one in inputs)
     records = round(sample.rows * total / sample.file_bytes) if sample.file_bytes else 0
     a_record = sample.seconds / max(1, sample.read)
     factor = _READS_A_RECORD + (_SORTS_A_RECORD if sorts else 0.0)
@@ -83,18 +95,30 @@ def estimated(
         core_seconds=records * a_record * factor,
         state_bytes=_state_bytes(config, records, sample),
         output_bytes=round(records * sample.decoded_bytes / max(1, sample.read)),
-        sampled_files=len(chosen),
+        sampled=len(chosen),
     )
 
 
-def _add(sample: _Sample, config: Config, reading: FileReading, part: FilePart, bounds: KeyRange) -> None:
+def sampled_records(reading: InputReading, given: ReplayRange) -> Iterator[pa.RecordBatch]:
+    """The first records of a range.
+
+    Raises:
+        SourceAwayError: they cannot be read now.
+    """
+    end, size = min(given.end, given.start + _SAMPLED_OFFSETS), 0
+    for records in reading.records(reading.part(0, replace(given, end=end))):
+        yield records
+        size += records.nbytes
+        if size >= _SAMPLED_BYTES:
+            return
+
+
+def _add(sample: _Sample, some: Iterator[pa.RecordBatch], bounds: KeyRange) -> None:
     began = time.process_time()
-    read = 0
-    for records in islice(reading.records(part), 1):
+    for records in some:
         sample.seconds += time.process_time() - began
-        read = records.num_rows
-        sample.read += read
-        sample.decoded_bytes += _text_bytes(records)
+        sample.read += records.num_rows
+        sample.decoded_bytes += records.nbytes
         keys, has_key = stated_keys(records)
         keys = keys[has_key]
         keys = keys[bounds.within(keys) & ~bounds.beyond(keys)]
@@ -102,12 +126,7 @@ def _add(sample: _Sample, config: Config, reading: FileReading, part: FilePart, 
             least, most = keys.min().item(), keys.max().item()
             sample.first = least if sample.first is None else min(least, sample.first)
             sample.last = most if sample.last is None else max(most, sample.last)
-    sample.file_bytes += part.size_bytes
-    sample.rows += float(part.rows) if part.rows is not None else _lines(config, part)
-
-
-def _text_bytes(records: pa.RecordBatch) -> int:
-    return int(records.nbytes)
+        began = time.process_time()
 
 
 def _lines(config: Config, part: FilePart) -> float:
