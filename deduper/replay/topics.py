@@ -93,8 +93,8 @@ class ReplayTopics:
         """The ranges that may have records from the first key on, without number and size."""
         needed: Offsets = {}
         if self._first is not None and self._first >= 1000:
-            places = [one.place for one in batch.ranges]
-            needed = self._cluster.offsets_since(places, int(self._first) // 1000)
+            times_ms = {one.place: int(self._first) // 1000 for one in batch.ranges}
+            needed = self._cluster.offsets_since(times_ms)
         for whole in batch.ranges:
             first = needed.get(whole.place, whole.start)
             start = whole.start

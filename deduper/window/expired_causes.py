@@ -19,8 +19,8 @@ _LITTLE = 3
 _REPLAY = "`deduper replay CONFIG` judges the source in the order of time, with a new store and new outputs"
 _WRONG_ORDER = {
     True: f"files with later times were judged before these: {_REPLAY}",
-    False: "these records were read behind later ones: a partition is far behind the others, or old records were sent "
-    f"again; {_REPLAY}",
+    False: "these records were read behind later ones: a partition is far behind the others, which `source: {order: "
+    f"time, slack: 1h}}` prevents, or old records were sent again; {_REPLAY}",
 }
 """By whether the source is one of files."""
 

@@ -1,4 +1,4 @@
-"""A replay of a topic from a real broker: the case of the issue, in the driver and by Spark, and the job after it."""
+"""Topics of a real broker in the order of time: the case of the issue replayed, and a job that is late."""
 
 from __future__ import annotations
 
@@ -116,3 +116,25 @@ def test_the_brokers_know_where_a_range_begins(
     (by_stamp, few), (by_records, many) = found
     assert by_stamp == by_records == {"unique": A_DAY, "duplicate": 0, "expired": 0, "error": 0}
     assert few < many == 4 * A_DAY
+
+
+@pytest.mark.parametrize("order", [{}, {"order": "time", "slack": "1h"}], ids=["arrival", "time"])
+def test_a_job_that_catches_up_keeps_partitions_together(
+    order: dict[str, str], broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Four partitions of four days, and one of the last day as full as they: nothing expires with `order: time`."""
+    topic = new_topic("in", partitions=5)
+    records = []
+    for partition in range(5):
+        for number in range(400):
+            day, at = (3, number / 400) if partition == 4 else (number // 100, number % 100 / 100)
+            when = DAY0 + timedelta(days=day + at)
+            value = {"id": f"{partition}-{number}", "ts": when.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+            stamp = int(when.timestamp() * 1000)
+            records.append(Record(json.dumps(value).encode(), partition=partition, timestamp_ms=stamp))
+    send(broker.plain(), topic, records)
+    job = _job(broker, session, tmp_path, topic)
+    job.settings["source"].update({"max_offsets_per_batch": 200, **order})
+    summary = job.run()
+    assert summary.unique + summary.expired == 2000
+    assert bool(summary.expired) == (not order)

@@ -67,11 +67,11 @@ class Topics:
         """The earliest offsets."""
         return dict(held.earliest)
 
-    def offsets_since(self, places: Any, time_ms: int) -> Offsets:
+    def offsets_since(self, times_ms: Mapping[TopicPartition, int]) -> Offsets:
         """As the brokers find them."""
         return {
             place: next((n for n, one in enumerate(self.records[place]) if one and one[0] >= time_ms), -1)
-            for place in places
+            for place, time_ms in times_ms.items()
         }
 
     def commit_offsets(self, ranges: Any) -> None:
