@@ -23,7 +23,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
@@ -119,7 +120,7 @@ class MaintenanceWorker(Maintenance):
                 root = str(package_root())
                 paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
                 ours, theirs = socket.socketpair()
-                with theirs:
+                with theirs, _without_interrupts():
                     self._process = subprocess.Popen(
                         [sys.executable, "-m", __name__, self._url, str(theirs.fileno())],
                         stdin=subprocess.DEVNULL,
@@ -130,6 +131,20 @@ class MaintenanceWorker(Maintenance):
                 # The connection to an earlier process closes when it is collected.
                 self._talk = Connection(ours.detach())
             return self._process, self._talk
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Blocks SIGINT in this thread and in processes that it starts, from their first instruction on.
+
+    A terminal sends Ctrl-C to the whole group, and the driver ends its child. An interpreter that starts would die of
+    it with a traceback, before a line of ours can ignore it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
@@ -167,8 +182,7 @@ def serve(pieces: PieceStore, driver: Connection) -> None:
 
 
 def main() -> None:
-    """See the module. Ignores Ctrl-C, which a terminal sends to the whole group: the driver ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """See the module."""
     serve(open_backend(sys.argv[1]), Connection(int(sys.argv[2])))
     # No exit handlers: there is no reader left to flush to.
     os._exit(0)

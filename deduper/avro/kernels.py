@@ -38,7 +38,6 @@ FIELDS: Final = 4
 SOUND, MALFORMED, NOT_UTF8 = range(3)
 
 _MOST_MILLIS: Final = (2**63 - 1) // 1000
-_LEAST_I64: Final = -(2**63)
 _PC, _LEFT, _TOTAL, _ROW = range(4)
 """Of a list that is being read: its step, how many items of the block are left, how many were read, its own row."""
 

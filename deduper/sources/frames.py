@@ -28,9 +28,8 @@ from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frame_places import MOST_PARTITIONS, FramePayload, FramePlaces
 from deduper.sources.protocol import BatchPartition, SparkRows
 from deduper.sources.record_layout import record_layout
-from deduper.spark.arrow_types import NoArrowTypeError, arrow_of
 from deduper.spark.columns import Selected
-from deduper.spark.schemas import text_of
+from deduper.spark.types import NoArrowTypeError, arrow_of, text_of
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.layout import (
     ADMISSION,

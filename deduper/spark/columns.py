@@ -1,13 +1,12 @@
-"""Lists of columns as the JVM takes them, made once and applied to the rows of every window.
+"""A list of columns as the JVM takes it, made once and applied to the rows of every window.
 
 PySpark hands a list over column by column, with a call to the JVM for each, whenever it is used: a third of the time
-that planning a small window takes. The methods called here are those that `DataFrame.select` and `withColumns` call.
+that planning a small window takes. The method called here is the one that `DataFrame.select` calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -21,24 +20,8 @@ class Selected:
     """The rows with these columns and no others."""
 
     def __init__(self, session: SparkSession, columns: Sequence[Column]) -> None:
-        self._columns = _columns(session, columns)
+        self._columns = _to_seq(session.sparkContext, list(columns), _to_java_column)
 
     def of(self, rows: DataFrame) -> DataFrame:
         """Select them."""
         return DataFrame(rows._jdf.select(self._columns), rows.sparkSession)
-
-
-class Added:
-    """The rows with these columns besides their own, or in place of those of the same name."""
-
-    def __init__(self, session: SparkSession, columns: Mapping[str, Column]) -> None:
-        self._names = _to_seq(session.sparkContext, list(columns))
-        self._columns = _columns(session, list(columns.values()))
-
-    def to(self, rows: DataFrame) -> DataFrame:
-        """Add them."""
-        return DataFrame(rows._jdf.withColumns(self._names, self._columns), rows.sparkSession)
-
-
-def _columns(session: SparkSession, columns: Sequence[Column]) -> Any:
-    return _to_seq(session.sparkContext, list(columns), _to_java_column)

@@ -7,7 +7,7 @@ from pyspark.sql import types as T
 
 from deduper.arrow_columns import arrow_type
 from deduper.columns import DdlError, backticked, ddl_of, parse_columns, quoted
-from deduper.spark.arrow_types import arrow_of
+from deduper.spark.types import arrow_of
 
 
 def test_columns_in_their_order_with_sparks_own_type_names() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from deduper.columns import Column as DeclaredColumn
 from deduper.columns import backticked, ddl_of
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaValue
@@ -20,7 +21,7 @@ from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frames import _key_columns
 from deduper.sources.protocol import SparkRows
 from deduper.sources.record_layout import record_layout
-from deduper.spark.schemas import spark_schema
+from deduper.spark.types import spark_type
 from deduper.tasks.layout import ADMISSION, HI, LO, ORDER, RAW, parsed
 
 REC, MALFORMED = "_rec", "_malformed"
@@ -50,7 +51,7 @@ def _json_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     text = F.col(_TEXT)
     record = F.from_json(
         text,
-        spark_schema(source.parsed_columns, T.StructField(_CORRUPT, T.StringType())),
+        _schema(source.parsed_columns, T.StructField(_CORRUPT, T.StringType())),
         {"columnNameOfCorruptRecord": _CORRUPT},
     )
     mark = F.xxhash64(text).cast("string")
@@ -85,7 +86,7 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
 def parquet_rows(session: SparkSession, config: Config, salt: bytes, paths: Mapping[int, str]) -> SparkRows:
     """The records of Parquet files, by their ordinals, with the columns of a job's layout."""
     columns = config.source.parsed_columns
-    reader = session.read.schema(spark_schema(columns))
+    reader = session.read.schema(_schema(columns))
     frames = [
         reader.parquet("file://" + re.sub(r"[*?\[\]{}\\]", r"\\\g<0>", path)).withColumn(
             ORDER, F.lit(ordinal << POSITION_BITS).cast("bigint") + F.col("_metadata.row_index")
@@ -112,3 +113,8 @@ def parquet_rows(session: SparkSession, config: Config, salt: bytes, paths: Mapp
     invalid = F.lit(int(Admission.INVALID_UTF8)).cast("tinyint")
     made[ADMISSION] = F.when(F.col(_VALID), made[ADMISSION]).otherwise(invalid)
     return SparkRows(rows.select([made[name].alias(name) for name in record_layout(config).schema.names]))
+
+
+def _schema(columns: Iterable[DeclaredColumn], *more: T.StructField) -> T.StructType:
+    """The columns, and `more` behind them."""
+    return T.StructType([*(T.StructField(column.name, spark_type(column.type)) for column in columns), *more])

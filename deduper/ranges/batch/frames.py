@@ -35,7 +35,7 @@ from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
 from deduper.ranges.batch.workers import Shared, arrow_columns, shared_by_workers
 from deduper.sources.digest_columns import fast_digest
 from deduper.spark.arrow_map import map_in_arrow
-from deduper.spark.schemas import type_of_ddl
+from deduper.spark.types import type_of_ddl
 
 INDEX_BYTES = 256 << 20
 _ANSWERS = "__range_job_answers"

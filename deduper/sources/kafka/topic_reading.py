@@ -29,7 +29,6 @@ from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
 
 _HEADER: Final = "header:"
-_INT32_MAX: Final = 2**31 - 1
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 Bools = NDArray[np.bool_]

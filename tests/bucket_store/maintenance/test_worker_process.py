@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,6 +217,26 @@ def test_it_does_not_hear_an_interrupt(pieces: RocksPieces, process: Maintenance
     os.kill(one, signal.SIGINT)
     assert process.delete([second], writing_epoch=1) == ()
     assert pid_of(process) == one
+
+
+def test_it_does_not_hear_an_interrupt_while_its_interpreter_starts(
+    pieces: RocksPieces, process: MaintenanceWorker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of ours runs there yet: it would die with a traceback. The driver hears interrupts as before."""
+    started = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.send_signal(signal.SIGINT)
+            started.append(self.pid)
+
+    monkeypatch.setattr(housekeeping_process.subprocess, "Popen", Interrupted)
+    first, _ = two(pieces)
+    assert process.delete([first], writing_epoch=1) == ()
+    assert started == [pid_of(process)]
+    assert capfd.readouterr().err == ""
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_closing_ends_it_for_good(pieces: RocksPieces, process: MaintenanceWorker) -> None:

@@ -1,12 +1,15 @@
-"""Spark's types for columns, as objects: no text that a person has written is parsed by Spark."""
+"""Spark's types of columns: from a person's text as objects, as Spark's text, and as Arrow on their way to Python.
+
+No text that a person has written is parsed by Spark, unless only Spark knows its type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+import pyarrow as pa
 from pyspark.sql import types as T
 
-from deduper.columns import Column, ColumnType, parse_columns, quoted
+from deduper.arrow_columns import arrow_type
+from deduper.columns import ColumnType, DdlError, parse_columns, quoted
 
 _SCALARS: dict[str, T.DataType] = {
     "string": T.StringType(),
@@ -22,11 +25,6 @@ _SCALARS: dict[str, T.DataType] = {
     "timestamp_ntz": T.TimestampNTZType(),
     "binary": T.BinaryType(),
 }
-
-
-def spark_schema(columns: Iterable[Column], *more: T.StructField) -> T.StructType:
-    """The columns, and `more` behind them. Nested types need a running Spark."""
-    return T.StructType([*(T.StructField(column.name, spark_type(column.type)) for column in columns), *more])
 
 
 def spark_type(kind: ColumnType) -> T.DataType:
@@ -57,3 +55,36 @@ def text_of(kind: T.DataType) -> str:
     if isinstance(kind, T.MapType):
         return f"map<{text_of(kind.keyType)},{text_of(kind.valueType)}>"
     return kind.simpleString()
+
+
+class NoArrowTypeError(TypeError):
+    """A type that Spark does not hand to Python as a column of Arrow; the text is its name."""
+
+
+def arrow_of(kind: T.DataType) -> pa.DataType:
+    """The type of a column, nested ones too; times are UTC, and every value may be null.
+
+    An interval is its microseconds: Parquet has no type for it, and Spark reads them back as an interval.
+
+    Raises:
+        NoArrowTypeError: Spark has no way to hand it over.
+    """
+    if isinstance(kind, T.StructType):
+        return pa.struct([(field.name, arrow_of(field.dataType)) for field in kind])
+    if isinstance(kind, T.ArrayType):
+        return pa.list_(pa.field("element", arrow_of(kind.elementType)))
+    if isinstance(kind, T.MapType):
+        return pa.map_(arrow_of(kind.keyType), arrow_of(kind.valueType))
+    if isinstance(kind, T.UserDefinedType):
+        return arrow_of(kind.sqlType())
+    if isinstance(kind, T.DayTimeIntervalType):
+        return pa.int64()
+    if isinstance(kind, T.NullType):
+        return pa.null()
+    if isinstance(kind, T.StringType):
+        return pa.string()  # of any collation
+    try:
+        (column,) = parse_columns(f"x {kind.simpleString()}")
+    except DdlError:
+        raise NoArrowTypeError(kind.simpleString()) from None
+    return arrow_type(column.type)
