@@ -12,7 +12,7 @@ from deduper.as_json import AsJson
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import DeduperError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
-from deduper.kafka.offsets import judged_ends
+from deduper.kafka.offsets import HELD_BACK, judged_ends
 
 _ANSWER_S = 3.0
 
@@ -22,7 +22,8 @@ class PartitionLag(AsJson):
     """One topic partition: up to where it was judged, where it ends, and the offsets in between.
 
     `judged` is None before its first window; then its lag counts all that the brokers keep. `end` is None when it is
-    unknown; `lag` then too, and when the topic ends before the judged offset: it was recreated.
+    unknown; `lag` then too, and when the topic ends before the judged offset: it was recreated. `is_held_back`: the
+    last window took nothing of it, since its records are too far ahead of the other partitions' (`source.order`).
     """
 
     topic: str
@@ -30,6 +31,7 @@ class PartitionLag(AsJson):
     judged: int | None
     end: int | None
     lag: int | None
+    is_held_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ def source_lag(store: OpenStore) -> SourceLag | None:
         return None
     source = store.config.source
     judged = judged_ends(store.log.state, source.reads)
+    held_back = [list(one) for one in store.log.state.extra.get(HELD_BACK, ())]
     firsts, ends, error = {}, {}, ""
     if not is_client_installed():
         error = f"{CLIENT_MISSING}: {INSTALL_CLIENT}"
@@ -73,5 +76,6 @@ def source_lag(store: OpenStore) -> SourceLag | None:
         end = ends.get(place)
         since = firsts.get(place, 0) if begin is None else begin
         lag = None if end is None or end < since else end - since
-        found.append(PartitionLag(place.topic, place.partition, begin, end, lag))
+        is_held = [place.topic, place.partition] in held_back
+        found.append(PartitionLag(place.topic, place.partition, begin, end, lag, is_held))
     return SourceLag(tuple(found), error or None)

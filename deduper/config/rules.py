@@ -37,7 +37,7 @@ from deduper.spark_promises import (
     is_this_machine,
 )
 from deduper.time_zones import time_zone
-from deduper.units import MAX_I64
+from deduper.units import MAX_I64, format_duration
 
 _EPOCH_TYPES = ("int", "bigint")
 _ORDERED_TYPES = ("int", "bigint", "decimal", "double")
@@ -126,6 +126,17 @@ def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[ConfigM
                 f"column `{name}` is {column.type.text}, which cannot be part of a key",
                 "name columns such as string, bigint, date or timestamp",
             )
+
+
+def _order(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[ConfigMistake]:
+    if not isinstance(source, KafkaSource) or source.order != "time" or source.slack is None:
+        return
+    if not isinstance(expiry, EventTimeExpiry):
+        what = f"`time` does nothing for records that expire by {expiry.by}"
+        yield ConfigMistake(("source", "order"), what, "remove it and `slack`, or write `expiry: {by: event_time, …}`")
+    elif source.slack > expiry.period:
+        what = f"lets partitions be further apart than the period of {format_duration(expiry.period)}"
+        yield ConfigMistake(("source", "slack"), what, "write a part of the period")
 
 
 def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[ConfigMistake]:
@@ -454,6 +465,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[ConfigMistake]]], ..
     (("source",), _json_maps),
     (("source", "key"), _key_columns),
     (("source", "expiry"), _expiry_column),
+    (("source", "expiry"), _order),
     (("source", "key", "fingerprint"), fingerprint.mistakes),
     (("fingerprint", "on_conflict"), _conflicts_are_seen),
     (("on_conflict", "max_versions"), _versions_are_kept),

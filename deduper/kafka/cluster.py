@@ -57,14 +57,21 @@ class ClusterOffsets:
 
     def earliest_offsets(self, places: Iterable[TopicPartition]) -> Offsets:
         """The first offset that each of these partitions still holds; those that are gone are left out."""
-        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not in its annotations
+        return self._offsets(dict.fromkeys(places, OffsetSpec.earliest()))  # type: ignore[no-untyped-call]  # not in its annotations
 
     def latest_offsets(self, places: Iterable[TopicPartition], *, isolation: IsolationLevel | None = None) -> Offsets:
         """The offset after the last record of each of these partitions that can be read; see `earliest_offsets`.
 
         `isolation` replaces the source's isolation level.
         """
-        return self._offsets(places, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]  # see above
+        return self._offsets(dict.fromkeys(places, OffsetSpec.latest()), isolation)  # type: ignore[no-untyped-call]  # see above
+
+    def offsets_since(self, times_ms: Mapping[TopicPartition, int]) -> Offsets:
+        """The first offset of each of these partitions whose record has this time stamp or a later one; -1 without one.
+
+        Times are not negative. All records before it are earlier, those behind it may be too.
+        """
+        return self._offsets({place: OffsetSpec.for_timestamp(time_ms) for place, time_ms in times_ms.items()})
 
     def written(self, places: Collection[TopicPartition]) -> Held:
         """The offsets that the cluster holds of these partitions, with records of open transactions."""
@@ -85,10 +92,8 @@ class ClusterOffsets:
             for topic, found in described.items()
         }
 
-    def _offsets(
-        self, places: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel | None = None
-    ) -> Offsets:
-        wanted = {ClientPartition(place.topic, place.partition): spec for place in places}
+    def _offsets(self, specs: Mapping[TopicPartition, Any], isolation: IsolationLevel | None = None) -> Offsets:
+        wanted = {ClientPartition(place.topic, place.partition): spec for place, spec in specs.items()}
         if not wanted:
             return {}
         level = self._isolation if isolation is None else isolation
@@ -191,7 +196,7 @@ class KafkaCluster(ClusterOffsets):
         if isinstance(start.get("time"), str):  # and not a topic of that name
             when = datetime.fromisoformat(str(start["time"]))
             when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-            found = self._offsets(held.earliest, OffsetSpec.for_timestamp(int(when.timestamp() * 1000)))
+            found = self.offsets_since(dict.fromkeys(held.earliest, int(when.timestamp() * 1000)))
             # A later record may be in a transaction that is still open.
             return {
                 place: last if found.get(place, -1) < 0 else min(found[place], last)

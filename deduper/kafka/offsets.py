@@ -27,6 +27,8 @@ _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 ENDS = "kafka.ends"
 """The name, in the `extra` of a commit record, of the judged end of each topic partition."""
+HELD_BACK = "kafka.held_back"
+"""The name, in the same place, of the partitions that the window took nothing of, for the times of their records."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -209,11 +211,16 @@ def new_offsets(end: Offsets, judged: Ends, held: Held) -> NewOffsets:
     return NewOffsets(tuple(ranges), tuple(losses), ends)
 
 
-def limited(judged: Ends, held: Held, latest: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """The ends of a window of about `most` offsets at most: each partition gets its share, at least one offset."""
-    begins = {
+def next_offsets(judged: Ends, held: Held) -> Offsets:
+    """The offset from which each partition is judged next."""
+    return {
         place: max(first, judged[place].offset if place in judged else first) for place, first in held.earliest.items()
     }
+
+
+def limited(judged: Ends, held: Held, latest: Mapping[TopicPartition, int], most: int) -> Offsets:
+    """The ends of a window of about `most` offsets at most: each partition gets its share, at least one offset."""
+    begins = next_offsets(judged, held)
     waiting = {place: max(0, latest.get(place, 0) - begin) for place, begin in begins.items()}
     total = sum(waiting.values())
     if total <= most:

@@ -1,12 +1,12 @@
-"""What a replay will cost, by the first records of some of its files."""
+"""What a replay will cost, by the first records of some of its inputs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -15,13 +15,14 @@ from bucket_store.places.place import Place
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
+from deduper.replay.inputs import InputReading, ReplayInput, ReplayRange
 from deduper.replay.keys import Key, KeyRange, stated_keys
-from deduper.replay.survey import ReplayFile
 from deduper.tasks.readers.file_parts import FilePart
 from deduper.tasks.readers.reading_tasks import FileReading, fault_of
 from deduper.tasks.readers.text import Lines, packed_share
 
-_SAMPLED_FILES = 24
+_SAMPLED_INPUTS, _SAMPLED_OFFSETS, _SAMPLED_BYTES = 24, 1_000, 8 << 20
+"""Inputs, and of a range so many of its offsets, up to so many bytes."""
 _RATED_ROWS = 100_000
 """Records of a window whose rate is taken for that of a replay's windows."""
 _KEY_BYTES, _EXPIRY_BYTES, _FIRST_SEEN_BYTES = 16, 8, 20
@@ -39,7 +40,7 @@ class Estimate(AsJson):
     compression.
     """
 
-    json_names = ("records", "first", "last", "core_seconds", "state_bytes", "output_bytes", "sampled_files")
+    json_names = ("records", "first", "last", "core_seconds", "state_bytes", "output_bytes", "sampled")
 
     records: int
     first: Any
@@ -47,7 +48,7 @@ class Estimate(AsJson):
     core_seconds: float
     state_bytes: int | None
     output_bytes: int
-    sampled_files: int
+    sampled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,11 @@ def measured_rate(stores: Iterable[Place]) -> MeasuredRate | None:
 
 @dataclass(slots=True)
 class Sample:
-    """The first records of some files: what every rule over them costs is estimated from it."""
+    """The first records of some inputs: what every rule over them costs is estimated from it."""
 
-    files: int = 0
+    inputs: int = 0
     total_bytes: int = 0
-    """Of all files; `file_bytes` is of the read ones."""
+    """Of all inputs; `file_bytes` is of the read ones."""
     rows: float = 0
     read: int = 0
     seconds: float = 0.0
@@ -84,23 +85,34 @@ class Sample:
     last: Key | None = None
 
 
-def sample_of(config: Config, reading: FileReading, bounds: KeyRange, files: Sequence[ReplayFile]) -> Sample:
-    """Read the first records of some of these files. Those that cannot be read count as none."""
-    step = max(1, len(files) // _SAMPLED_FILES)
-    chosen = dict.fromkeys([*files[::step], files[-1]])
-    sample = Sample(len(chosen), sum(one.size_bytes for one in files))
-    for file in chosen:
+def sample_of(config: Config, reading: InputReading, bounds: KeyRange, inputs: Sequence[ReplayInput]) -> Sample:
+    """Read the first records of some of these inputs. Files that cannot be read count as none.
+
+    Raises:
+        SourceAwayError: a range cannot be read now.
+    """
+    step = max(1, len(inputs) // _SAMPLED_INPUTS)
+    chosen = dict.fromkeys([*inputs[::step], inputs[-1]])
+    sample = Sample(len(chosen), sum(one.size_bytes for one in inputs))
+    for one in chosen:
+        if isinstance(one, ReplayRange):
+            _add(sample, sampled_records(reading, one), bounds)
+            sample.file_bytes += one.size_bytes
+            sample.rows += one.end - one.start
+            continue
         try:
-            part = reading.part(file.number, file)
+            part = reading.part(one.number, one)
             if part is not None:
-                _add(sample, config, reading, part, bounds)
+                _add(sample, islice(reading.records(part), 1), bounds)
+                sample.file_bytes += part.size_bytes
+                sample.rows += float(part.rows) if part.rows is not None else _lines(config, part)
         except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
-            fault_of(exc, reading)
+            fault_of(exc, cast(FileReading, reading))
     return sample
 
 
 def estimated(config: Config, sample: Sample, *, sorts: bool) -> Estimate:
-    """The cost of a replay of the files of a sample."""
+    """The cost of a replay of the inputs of a sample."""
     records = round(sample.rows * sample.total_bytes / sample.file_bytes) if sample.file_bytes else 0
     a_record = sample.seconds / max(1, sample.read)
     factor = _READS_A_RECORD + (_SORTS_A_RECORD if sorts else 0.0)
@@ -112,18 +124,30 @@ def estimated(config: Config, sample: Sample, *, sorts: bool) -> Estimate:
         core_seconds=records * a_record * factor,
         state_bytes=_state_bytes(config, records, sample),
         output_bytes=round(records * sample.decoded_bytes / max(1, sample.read)),
-        sampled_files=sample.files,
+        sampled=sample.inputs,
     )
 
 
-def _add(sample: Sample, config: Config, reading: FileReading, part: FilePart, bounds: KeyRange) -> None:
+def sampled_records(reading: InputReading, given: ReplayRange) -> Iterator[pa.RecordBatch]:
+    """The first records of a range.
+
+    Raises:
+        SourceAwayError: they cannot be read now.
+    """
+    end, size = min(given.end, given.start + _SAMPLED_OFFSETS), 0
+    for records in reading.records(reading.part(0, replace(given, end=end))):
+        yield records
+        size += records.nbytes
+        if size >= _SAMPLED_BYTES:
+            return
+
+
+def _add(sample: Sample, some: Iterator[pa.RecordBatch], bounds: KeyRange) -> None:
     began = time.process_time()
-    read = 0
-    for records in islice(reading.records(part), 1):
+    for records in some:
         sample.seconds += time.process_time() - began
-        read = records.num_rows
-        sample.read += read
-        sample.decoded_bytes += _text_bytes(records)
+        sample.read += records.num_rows
+        sample.decoded_bytes += records.nbytes
         keys, has_key = stated_keys(records)
         keys = keys[has_key]
         keys = keys[bounds.within(keys) & ~bounds.beyond(keys)]
@@ -131,12 +155,7 @@ def _add(sample: Sample, config: Config, reading: FileReading, part: FilePart, b
             least, most = keys.min().item(), keys.max().item()
             sample.first = least if sample.first is None else min(least, sample.first)
             sample.last = most if sample.last is None else max(most, sample.last)
-    sample.file_bytes += part.size_bytes
-    sample.rows += float(part.rows) if part.rows is not None else _lines(config, part)
-
-
-def _text_bytes(records: pa.RecordBatch) -> int:
-    return int(records.nbytes)
+        began = time.process_time()
 
 
 def _lines(config: Config, part: FilePart) -> float:

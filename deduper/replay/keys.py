@@ -37,6 +37,13 @@ class KeyRange:
         """Every record is in it."""
         return self.first is None and self.end is None
 
+    @property
+    def some_key(self) -> Key:
+        """A key in the range."""
+        if self.first is not None:
+            return self.first
+        return 0 if self.end is None else min(0, self.end - 1)
+
     def within(self, keys: Keys) -> Bools:
         """Which keys are in the range."""
         inside = np.ones(keys.size, np.bool_)

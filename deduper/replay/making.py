@@ -1,6 +1,6 @@
 """Makes the plan of a replay, or finds that of an earlier run.
 
-a  survey the files of the source, and sort what is out of order into slices
+a  survey the inputs of the source, and sort what is out of order into slices
 b  the plan, in a file of its own; it and the slices are durable
 c  one rebase record names the plan: from here on no job starts on the store, and the parts of the plan are judged
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event, Thread
@@ -23,21 +23,17 @@ from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import RebaseRecord
 from bucket_store.places.place import Place
-from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.clock import ClockRules
-from deduper.errors import DeduperError, IntegrityError, StopRequested, UsageError
+from deduper.errors import IntegrityError, SourceAwayError, StopRequested, UsageError
+from deduper.replay.inputs import InputReading, ReplayInputs
 from deduper.replay.keys import KeyRange
-from deduper.replay.plan import Outline, Plan, PlannedPart, outline
+from deduper.replay.plan import Outline, Plan, PlannedPart, outline, with_first_key
 from deduper.replay.shuffle import sorted_slices, surveys_of
 from deduper.replay.slices import Cutting
-from deduper.replay.survey import ReplayFile
 from deduper.sinks.staging import staging_home
-from deduper.sources.files.listing import list_files
-from deduper.sources.files.source_file import ListedFile, shown, source_digest, source_order, stat
-from deduper.sources.files.unfinished import unfinished
+from deduper.spark.failures import raised_in_worker
 from deduper.spark.hdfs_login import LogsIn
-from deduper.tasks.readers.reading_tasks import FileReading
 from deduper.units import counted
 from deduper.window.completeness import REPLAY
 from deduper.window.policy import settings_hash
@@ -49,31 +45,12 @@ FOLDER = "_replay"
 """Beside the rows of the first file port, or in the store: folders of plans, with their slices."""
 PLAN = "plan"
 SLICE_BYTES = 32 << 20
+_NOTHING = "nothing is to be replayed: the source has no records in this range"
 
 
 def asked_for(config: Config, bounds: KeyRange) -> str:
     """What a replay was asked for: one that is under way is continued only as it was begun."""
     return json.dumps({"from": bounds.first, "to": bounds.end, "settings": settings_hash(config)})
-
-
-def source_files(source: FilesSource) -> tuple[list[ReplayFile], int]:
-    """The files that the source has now, in source order, and how many are not finished by their writer.
-
-    Raises:
-        DeduperError: the source cannot be listed.
-    """
-    try:
-        found = [file for path in list_files(source) if (file := stat(path)) is not None]
-        waiting = unfinished(found, source.folder, is_parquet=source.file_format == "parquet")
-    except OSError as exc:
-        raise DeduperError(f"the source cannot be listed: {exc}") from exc
-    files = sorted((file for file in found if file.size_bytes and file.path not in waiting), key=source_order)
-    return [_of_listed(number, file) for number, file in enumerate(files)], len(waiting)
-
-
-def _of_listed(number: int, file: ListedFile) -> ReplayFile:
-    digest = source_digest(file.path, file.modified_ms)
-    return ReplayFile(number, file.path, shown(file.path), digest, file.modified_ms, file.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +62,13 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """Everything that a plan is made of. `files` gives the files of the source; called once, if there is no plan."""
+    """Everything that a plan is made of. `inputs` are those of the source; opened if there is no plan."""
 
     config: Config
     log: CommitLog
-    reading: FileReading
+    reading: InputReading
     bounds: KeyRange
-    files: Callable[[], Sequence[ReplayFile]]
+    inputs: Callable[[], ReplayInputs]
     session: SparkSession
     logged_in: LogsIn
     stop: Event
@@ -109,6 +86,7 @@ class Making:
 
         Raises:
             UsageError: the store has a plan of another replay, or windows of none; or nothing is in the range.
+            IntegrityError: offsets of a topic are gone, and `data_loss` is `fail`.
             StopRequested: the stop was requested before the plan was made; nothing is left of it.
         """
         state = self.log.state
@@ -147,18 +125,35 @@ class Making:
         if self.twin is not None and self.twin.first is not None:
             plan = Plan.of_bytes(self.twin.first.read(), str(self.twin.first))
             return replace(plan, asked=asked_for(self.config, self.bounds))
-        files = self.files()
-        PROGRESS.info("surveying %s", counted(len(files), "file"))
-        surveys = surveys_of(self.session, self.reading, self.bounds, files)
+        inputs = self.inputs()
+        while True:
+            try:
+                return self._sorted(folder, inputs)
+            except Exception as exc:
+                away = raised_in_worker(exc)
+                if not isinstance(away, SourceAwayError):
+                    raise
+                inputs.wait_for(away)
+                folder.remove_tree()
+
+    def _sorted(self, folder: Place, source: ReplayInputs) -> Plan:
+        inputs = source.listed()
+        is_of_topics = bool(source.ends)
+        PROGRESS.info("surveying %s", counted(len(inputs), source.noun))
+        surveys = surveys_of(self.session, self.reading, self.bounds, inputs)
+        if is_of_topics:
+            surveys = with_first_key(surveys, self.bounds)
         is_float = self.config.expiry_key_scale.is_float
-        drawn = outline(surveys, self.slice_bytes or SLICE_BYTES, is_float=is_float, cuts_all=self.twin is not None)
+        cuts_all = is_of_topics or self.twin is not None
+        drawn = outline(surveys, self.slice_bytes or SLICE_BYTES, is_float=is_float, cuts_all=cuts_all)
         if not drawn.order:
-            raise UsageError("nothing is to be replayed: the source has no records in this range")
-        to_sort = [file for file in files if file.number in drawn.cuts.files]
+            raise UsageError(_NOTHING)
+        to_sort = [one for one in inputs if one.number in drawn.cuts.inputs]
         if to_sort:
-            PROGRESS.info("sorting %s by time, of %d", counted(len(to_sort), "file"), len(files))
+            PROGRESS.info("sorting %s by time, of %d", counted(len(to_sort), source.noun), len(inputs))
         failpoints.hit("replay.surveyed")
         slices = sorted_slices(self.session, self._cutting(drawn), to_sort, folder, self.logged_in)
+        source.require_same()
         if slices.keys() - {one for one in drawn.order if isinstance(one, int)}:
             raise IntegrityError("records were cut into a slice that is no part of the plan")
         parts: list[PlannedPart] = []
@@ -167,7 +162,9 @@ class Making:
                 parts.append(one)
             elif one in slices:
                 parts.append(slices[one])
-        return Plan(asked_for(self.config, self.bounds), tuple(files), tuple(parts))
+        if not parts:
+            raise UsageError(_NOTHING)
+        return Plan(asked_for(self.config, self.bounds), tuple(inputs), tuple(parts), source.ends)
 
     def _cutting(self, drawn: Outline) -> Cutting:
         expiry = self.config.expiry

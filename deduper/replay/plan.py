@@ -1,14 +1,15 @@
 """PURE. The plan of a replay: its parts in the order of time, and the file that keeps them.
 
-A part is a file that is read as it is, or a slice. Ranges of expiry keys that overlap or touch make a *run* of files; a
-run of one file whose keys ascend is that file, every other one is cut into slices. The last slice has the keys beyond
-the guard.
+A part is a file that is read as it is, or a slice. Inputs whose expiry keys overlap or touch make a *run*; a run of one
+file whose keys ascend is that file, every other one is cut into slices. The last slice has the keys beyond the guard.
 
 The file of a plan, in a frame of `bucket_store.framing` (magic `DEDUPRPL`, version 1), is a `_Body` by
 `bucket_store.wire`:
 
     asked    what the replay was asked for, as text; another one is refused
     files    of each: path in bytes, name, digest, modified_ms, size_bytes; its number is its place
+    ranges   of each: topic, partition, topic id, start, end, digest, size_bytes; as files, and one of both is empty
+    ends     JSON of the end of each topic partition, as `kafka.ends` of a commit; empty for files
     parts    of each, in their order: a `PlannedFile` and nil, or nil and a `PlannedSlice`
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -24,8 +25,9 @@ import numpy as np
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.wire import decode, encode
+from deduper.replay.inputs import ReplayFile, ReplayInput, ReplayRange
 from deduper.replay.keys import Key, KeyRange, Keys
-from deduper.replay.survey import ReplayFile, Survey
+from deduper.replay.survey import Survey
 
 _MAGIC, _VERSION = b"DEDUPRPL", 1
 
@@ -46,14 +48,14 @@ class PlannedFile:
     is_ordered: bool
 
     @property
-    def files(self) -> tuple[int, ...]:
-        """The numbers of the files that it has records of."""
+    def inputs(self) -> tuple[int, ...]:
+        """The numbers of the inputs that it has records of."""
         return (self.number,)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlice:
-    """A slice: its file in the folder of the plan, with size and XXH3-64 checksum, and the files it has records of.
+    """A slice: its file in the folder of the plan, with size and XXH3-64 checksum, and the inputs it has records of.
 
     `last` is the greatest expiry key of its admitted records.
     """
@@ -64,7 +66,7 @@ class PlannedSlice:
     size_bytes: int
     checksum: int
     last: Key | None
-    files: tuple[int, ...]
+    inputs: tuple[int, ...]
 
 
 PlannedPart: TypeAlias = PlannedFile | PlannedSlice
@@ -72,11 +74,15 @@ PlannedPart: TypeAlias = PlannedFile | PlannedSlice
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that a replay judges, in the order of judging."""
+    """Everything that a replay judges, in the order of judging.
+
+    `ends`: of topics, the end of each partition when the parts are judged, as the JSON of `kafka.ends`.
+    """
 
     asked: str
-    files: tuple[ReplayFile, ...]
+    inputs: tuple[ReplayInput, ...]
     parts: tuple[PlannedPart, ...]
+    ends: str = ""
 
     @property
     def rows(self) -> int:
@@ -86,10 +92,17 @@ class Plan:
     def to_bytes(self) -> bytes:
         """The file of the plan."""
         files = tuple(
-            _File(os.fsencode(one.path), one.name, one.digest, one.modified_ms, one.size_bytes) for one in self.files
+            _File(os.fsencode(one.path), one.name, one.digest, one.modified_ms, one.size_bytes)
+            for one in self.inputs
+            if isinstance(one, ReplayFile)
+        )
+        ranges = tuple(
+            _Range(one.topic, one.partition, one.topic_id, one.start, one.end, one.digest, one.size_bytes)
+            for one in self.inputs
+            if isinstance(one, ReplayRange)
         )
         parts = tuple(_Part(part, None) if isinstance(part, PlannedFile) else _Part(None, part) for part in self.parts)
-        return frame(_MAGIC, _VERSION, encode(_Body(self.asked, files, parts)))
+        return frame(_MAGIC, _VERSION, encode(_Body(self.asked, files, ranges, self.ends, parts)))
 
     @classmethod
     def of_bytes(cls, data: bytes, file: str) -> Self:
@@ -103,12 +116,16 @@ class Plan:
             body = decode(_Body, inner)
         except ValueError as exc:
             raise CorruptionError("body", file=file, offset=BODY_OFFSET, expected="a plan", found=str(exc)) from exc
-        files = tuple(
+        files = [
             ReplayFile(number, os.fsdecode(one.path), one.name, one.digest, one.modified_ms, one.size_bytes)
             for number, one in enumerate(body.files)
-        )
+        ]
+        ranges = [
+            ReplayRange(number, one.topic, one.partition, one.topic_id, one.start, one.end, one.digest, one.size_bytes)
+            for number, one in enumerate(body.ranges)
+        ]
         parts = (part.file if part.slice is None else part.slice for part in body.parts)
-        return cls(body.asked, files, tuple(part for part in parts if part is not None))
+        return cls(body.asked, (*files, *ranges), tuple(part for part in parts if part is not None), body.ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +134,17 @@ class _File:
     name: str
     digest: bytes
     modified_ms: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    topic: str
+    partition: int
+    topic_id: str
+    start: int
+    end: int
+    digest: bytes
     size_bytes: int
 
 
@@ -130,19 +158,21 @@ class _Part:
 class _Body:
     asked: str
     files: tuple[_File, ...]
+    ranges: tuple[_Range, ...]
+    ends: str
     parts: tuple[_Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where the records of some files go: a slice has the keys from its start to that of the next one.
+    """Where the records of some inputs go: a slice has the keys from its start to that of the next one.
 
-    `files` are the numbers of those files, with the key of their first records. The slice behind the last start has the
-    keys beyond the guard.
+    `inputs` are their numbers, with the key of their first records. The slice behind the last start has the keys beyond
+    the guard.
     """
 
     starts: Keys
-    files: dict[int, Key] = field(default_factory=dict)
+    inputs: dict[int, Key] = field(default_factory=dict)
 
     def slices_of(self, keys: Keys, bounds: KeyRange) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The slice of each key."""
@@ -165,9 +195,9 @@ class Outline:
 
 
 def outline(surveys: Sequence[Survey], slice_bytes: int, *, is_float: bool, cuts_all: bool = False) -> Outline:
-    """The parts of the surveyed files, with slices of about so many bytes. Files without records are in none.
+    """The parts of the surveyed inputs, with slices of about so many bytes. Inputs without records are in none.
 
-    `cuts_all`: files in order are cut too.
+    `cuts_all`: those in order are cut too.
     """
     order: list[PlannedFile | int] = [_as_it_is(one) for one in surveys if one.is_whole and one.rows]
     starts: list[Key] = []
@@ -177,18 +207,30 @@ def outline(surveys: Sequence[Survey], slice_bytes: int, *, is_float: bool, cuts
         if len(run) == 1 and run[0].is_ascending and not (run[0].has_beyond or cuts_all):
             order.append(_as_it_is(run[0]))
             continue
-        cut |= {one.file.number: one.begin for one in run if one.begin is not None}
+        cut |= {one.given.number: one.begin for one in run if one.begin is not None}
         of_run = _starts(run, slice_bytes)
         order += range(len(starts), len(starts) + len(of_run))
         starts += of_run
-    cut |= {one.file.number: one.begin for one in keyed if one.first is None and one.begin is not None}
+    cut |= {one.given.number: one.begin for one in keyed if one.first is None and one.begin is not None}
     if any(one.has_beyond for one in keyed):
         order.append(len(starts))
     return Outline(tuple(order), Cuts(np.array(starts, np.float64 if is_float else np.int64), cut))
 
 
+def with_first_key(surveys: Sequence[Survey], bounds: KeyRange) -> list[Survey]:
+    """The surveys, where those of inputs without any expiry key have the first key of all, to be cut with the others.
+
+    For ranges of topics, which are cut all.
+    """
+    first = min((one.first for one in surveys if one.first is not None), default=bounds.some_key)
+    return [
+        replace(one, begin=first, first=first, last=first, sample=(first,), is_whole=False) if one.is_whole else one
+        for one in surveys
+    ]
+
+
 def _runs(surveys: Sequence[Survey]) -> list[list[Survey]]:
-    """Files whose ranges overlap or touch, by their order in time."""
+    """Inputs whose keys overlap or touch, by their order in time."""
     runs: list[list[Survey]] = []
     end: Key | None = None
     for one in sorted(surveys, key=lambda one: (one.first, one.last)):
@@ -212,4 +254,4 @@ def _starts(run: Sequence[Survey], slice_bytes: int) -> list[Key]:
 
 
 def _as_it_is(one: Survey) -> PlannedFile:
-    return PlannedFile(one.file.number, one.rows, one.decoded_bytes, one.begin, one.last, not one.is_whole)
+    return PlannedFile(one.given.number, one.rows, one.decoded_bytes, one.begin, one.last, not one.is_whole)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError
+from deduper.replay.inputs import InputReading
 from deduper.replay.keys import Key, KeyRange, Keys, greatest_admitted, later
 from deduper.replay.plan import PlannedFile, PlannedSlice
 from deduper.replay.slices import slice_batches
@@ -41,7 +43,7 @@ class FileToRead:
 
 @dataclass(frozen=True, slots=True)
 class SliceToRead:
-    """A slice in its folder. `ordinals` are those in the window of its files, by their numbers in the plan."""
+    """A slice in its folder. `ordinals` are those in the window of its inputs, by their numbers in the plan."""
 
     planned: PlannedSlice
     place: Place
@@ -85,9 +87,12 @@ _OF_RULES = [int(one) for one in (Admission.NULL_KEY, Admission.NULL_EXPIRY, Adm
 
 @dataclass(frozen=True, slots=True)
 class TimedReading:
-    """Reads parts of a replay; pickled into the job. `by_own_key`: slices were made with the key of another job."""
+    """Reads parts of a replay; pickled into the job. `by_own_key`: slices were made with the key of another job.
 
-    reading: FileReading
+    `reading` is a `FileReading` if the plan has parts that are files.
+    """
+
+    reading: InputReading
     bounds: KeyRange
     by_own_key: bool = False
 
@@ -103,7 +108,7 @@ class TimedReading:
             clock = replace(clock, latest=later(clock.latest, part.latest))
         task = replace(task, sequence=part.sequence, clock=clock)
         if isinstance(part.of, FileToRead) and not part.of.planned.is_ordered:
-            return read_file(self.reading, task, part.of.part)
+            return read_file(cast(FileReading, self.reading), task, part.of.part)
         taken = _Taken(self._batches(part.of, task.clock))
         receipt = spill(task, taken)
         noted = Noted(part.of.planned.rows) if isinstance(part.of, SliceToRead) else taken.noted

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from bucket_store import failpoints
@@ -13,6 +14,7 @@ from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.places.place import Place
+from deduper.admin.lag import source_lag
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.report.collect import report_of
 from deduper.admin.report.page import page
@@ -21,14 +23,18 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.replay.estimate import Estimate, MeasuredRate, Sample, estimated, measured_rate, sample_of
+from deduper.replay.files import ReplayFiles, source_files
+from deduper.replay.inputs import InputReading, ReplayInput, ReplayInputs, ReplayRange
 from deduper.replay.keys import KeyRange
-from deduper.replay.making import FOLDER, PLAN, Making, Twin, source_files
+from deduper.replay.making import FOLDER, PLAN, Making, Twin
+from deduper.replay.plan import Plan
 from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
 from deduper.replay.source import ReplaySource
 from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
 from deduper.sinks.staging import staging_home
 from deduper.sources.files.folding import FilesToFold
+from deduper.sources.files.judged import FOLDER as SOURCE_FOLDER
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.reading import file_reading
 from deduper.spark.hdfs_login import LogsIn
@@ -41,6 +47,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REPORT = "report.html"
+_PLAN_WAITS_US = 30_000_000
+"""A plan does not wait long for brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +56,10 @@ class ReplayReport(AsJson):
     """A replay as it is planned, or as far as it has come.
 
     `store`, `outputs`: where it writes; `sorts_in`: the folder of its slices. `judged`: rows by port, of all runs.
-    `is_begun`: the store has the plan. `is_over`: everything is judged. `files_since`: files that came meanwhile, and
-    are not judged. `report`: a page about the result. `rate`: as the windows of its own store were judged, or those of
-    the job's; for people, who read the time of the plan.
+    `is_begun`: the store has the plan. `is_over`: everything is judged. A source has `files`, or `offsets` in so many
+    `partitions`, of which `bytes` is an estimate. `files_since`, `offsets_since`: those that came meanwhile, and are
+    not judged; None: the brokers do not answer. `report`: a page about the result. `rate`: as the windows of its own
+    store were judged, or those of the job's; for people, who read the time of the plan.
     """
 
     json_names = (
@@ -63,10 +72,12 @@ class ReplayReport(AsJson):
             "sorts_in",
             "files",
             "unfinished",
+            "partitions",
+            "offsets",
             "bytes",
             "estimate",
         ),
-        *("is_begun", "windows", "judged", "files_since", "report"),
+        *("is_begun", "windows", "judged", "files_since", "offsets_since", "report"),
     )
 
     order: Order
@@ -75,6 +86,8 @@ class ReplayReport(AsJson):
     sorts_in: str
     files: int = 0
     unfinished: int = 0
+    partitions: int = 0
+    offsets: int = 0
     bytes: int = 0
     estimate: Estimate | None = None
     is_executed: bool = False
@@ -83,15 +96,17 @@ class ReplayReport(AsJson):
     windows: int = 0
     judged: dict[str, int] = field(default_factory=dict)
     files_since: int = 0
+    offsets_since: int | None = 0
     report: str | None = None
     rate: MeasuredRate | None = None
 
 
 def plan_replay(config: Config, asked: Asked, *, now_us: int | None = None) -> ReplayReport:
-    """What a replay is to do, by a sample of its files. Changes nothing.
+    """What a replay is to do, by a sample of its source. Changes nothing.
 
     Raises:
         UsageError: there is no such order or range, nothing is in the source, or the store has windows of a job.
+        BrokerUnavailableError: the brokers do not answer.
     """
     return plan_replays([(config, asked)], now_us=now_us)[0]
 
@@ -127,15 +142,30 @@ def _plan(
         # A store elsewhere may be away, and its job may run on other machines.
         rate=measured_rate(one.store.place for one in (own, config) if one.store.is_local),
     )
-    if not isinstance(own.source, FilesSource) or planned.is_over:
+    if planned.is_over:
         return planned, sample
-    files, waiting = source_files(own.source)
-    if not files:
-        raise UsageError(f"{own.source.place}: nothing is there to be replayed")
-    sample = sample or sample_of(own, file_reading(own, own.source, bytes(16)), bounds, files)
-    estimate = estimated(own, sample, sorts=order == "time")
-    size_bytes = sum(one.size_bytes for one in files)
-    return replace(planned, files=len(files), unfinished=waiting, bytes=size_bytes, estimate=estimate), sample
+    inputs: Sequence[ReplayInput]
+    reading = _reading(own, bytes(16))
+    if isinstance(own.source, FilesSource):
+        inputs, waiting = source_files(own.source)
+        if not inputs:
+            raise UsageError(f"{own.source.place}: nothing is there to be replayed")
+        planned = replace(planned, files=len(inputs), unfinished=waiting)
+    elif planned.is_begun:  # its slices have all that is left of the topic
+        return _with_offsets(planned, Plan.of_bytes(plan_file(own).read(), str(plan_file(own))).inputs), sample
+    else:
+        source = own.source.model_copy(update={"deadline": min(own.source.deadline, _PLAN_WAITS_US)})
+        inputs = _inputs(own.model_copy(update={"source": source}), bounds, reading).listed()
+        planned = _with_offsets(planned, inputs)
+    sample = sample or sample_of(own, reading, bounds, inputs)
+    size_bytes = sum(one.size_bytes for one in inputs)
+    return replace(planned, bytes=size_bytes, estimate=estimated(own, sample, sorts=order == "time")), sample
+
+
+def _with_offsets(report: ReplayReport, inputs: Iterable[ReplayInput]) -> ReplayReport:
+    ranges = [one for one in inputs if isinstance(one, ReplayRange)]
+    offsets = sum(one.end - one.start for one in ranges)
+    return replace(report, partitions=len({one.name for one in ranges}), offsets=offsets)
 
 
 def _state(config: Config) -> LogState:
@@ -207,14 +237,13 @@ class _Opening:
         self, config: Config, owned: Ownership, stop: Stop, session: SparkSession, logged_in: LogsIn
     ) -> Opened:
         source = config.source
-        assert isinstance(source, FilesSource)
-        reading = file_reading(config, source, owned.log.manifest.salt)
+        reading = _reading(config, owned.log.manifest.salt)
         making = Making(
             config,
             owned.log,
             reading,
             self._bounds,
-            lambda: source_files(source)[0],
+            lambda: _inputs(config, self._bounds, reading, stop.event),
             session,
             logged_in,
             stop.event,
@@ -222,18 +251,20 @@ class _Opening:
             self._slice_bytes,
             self._twin,
         )
-        known = KnownFiles(source, owned.log)
+        known = KnownFiles(source, owned.log) if isinstance(source, FilesSource) else None
         self._source = ReplaySource(
-            source.path,
+            str(source.place),
             making.planned,
             making.home,
             reading,
             self._bounds,
-            known.folder,
+            {} if known is None else {SOURCE_FOLDER: known.folder},
             self._window_bytes,
             self._twin,
         )
         made = self._source
+        if not isinstance(source, FilesSource) or known is None:
+            return None, lambda _: made
         return FilesToFold.of(source, known), lambda _: made
 
     def with_rows_left(self, on_progress: Callable[[BatchProgress], None]) -> Callable[[BatchProgress], None]:
@@ -251,7 +282,7 @@ class _Opening:
 
 
 def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | None) -> ReplayReport:
-    """Remove the plan, write the page, and count the files that are in the source and were not judged."""
+    """Remove the plan, write the page, and count what is in the source and was not judged."""
     begun = _state(config).extra.get(REPLAY)
     if begun is not None and twin is None:
         home = staging_home(config) / FOLDER
@@ -262,7 +293,11 @@ def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | N
         report = replace(report, report=_page(config, asked.out / _REPORT))
     source = config.source
     if not isinstance(source, FilesSource):
-        return report
+        if report.order == "arrival":
+            return report
+        with _opened(config) as store:
+            lag = source_lag(store)
+        return replace(report, offsets_since=None if lag is None else lag.total)
     files, _ = source_files(source)
     new = KnownFiles(source, CommitLog.open(config.store.place)).new([one.path for one in files])
     return replace(report, files=report.files or len(files) - len(new), files_since=len(new))
@@ -274,7 +309,31 @@ def plan_file(config: Config) -> Place:
 
 
 def _page(config: Config, path: Path) -> str:
+    with _opened(config) as store:
+        path.write_text(page(report_of(store)), "utf-8")
+    return str(path)
+
+
+@contextmanager
+def _opened(config: Config) -> Iterator[OpenStore]:
     store = open_store(config.store.url)
     with closing(store.pieces):
-        path.write_text(page(report_of(OpenStore(store.url, config, store.log, store.pieces))), "utf-8")
-    return str(path)
+        yield OpenStore(store.url, config, store.log, store.pieces)
+
+
+def _reading(config: Config, salt: bytes) -> InputReading:
+    """How the records of the source are read, for a store with this salt."""
+    if isinstance(config.source, FilesSource):
+        return file_reading(config, config.source, salt)
+    # Kafka's client is optional.
+    from deduper.sources.kafka.reading import topic_reading
+
+    return topic_reading(config, config.source, salt)
+
+
+def _inputs(config: Config, bounds: KeyRange, reading: InputReading, stop: Event | None = None) -> ReplayInputs:
+    if isinstance(config.source, FilesSource):
+        return ReplayFiles(config.source)
+    from deduper.replay.topics import ReplayTopics
+
+    return ReplayTopics(config, config.source, bounds, reading, stop)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from deduper.admin.keys.values import parse_expiry
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
-from deduper.config.files import FileSink, FilesSource
+from deduper.config.files import FileSink
 from deduper.config.model import Config
 from deduper.config.sections import NoneSink
 from deduper.errors import UsageError
@@ -35,7 +35,7 @@ def order_of(config: Config, asked: Asked) -> Order:
     """The order of a replay.
 
     Raises:
-        UsageError: the job's records have no order of time, or the source no files.
+        UsageError: the job's records have no order of time.
     """
     has_time = isinstance(config.expiry, EventTimeExpiry | OrderedExpiry)
     order = asked.order or ("time" if has_time else "arrival")
@@ -43,16 +43,11 @@ def order_of(config: Config, asked: Asked) -> Order:
         raise UsageError(
             f"--order time: with `expiry.by: {config.expiry.by}` records have no order of time; write --order arrival"
         )
-    if order == "time" and not isinstance(config.source, FilesSource):
-        raise UsageError(
-            "--order time: only files are put in the order of time; write --order arrival for a topic, "
-            "whose partitions are read evenly"
-        )
     if order == "arrival" and (asked.start is not None or asked.end is not None):
         raise UsageError("--from and --to are of --order time: leave them out")
     if asked.out is None and (asked.start is not None or asked.end is not None):
         raise UsageError(
-            "--in-place takes the whole source, since its files count as judged for the job: leave out --from and --to"
+            "--in-place takes the whole source, since all of it counts as judged for the job: leave out --from and --to"
         )
     return order
 

@@ -1,6 +1,6 @@
-"""The work of a replay before its first window: the survey of the files, and one shuffle of records by time.
+"""The work of a replay before its first window: the survey of the inputs, and one shuffle of records by time.
 
-Both are Spark's, a task for about so many bytes of files; a few files are read in the driver, as small windows are.
+Both are Spark's, a task for about so many bytes; a few inputs are read in the driver, as small windows are.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 
 from bucket_store.places.place import Place
 from deduper.errors import IntegrityError
+from deduper.replay.inputs import InputReading, ReplayInput
 from deduper.replay.keys import KeyRange
 from deduper.replay.plan import PlannedSlice
 from deduper.replay.slices import Cutting, made_slice
-from deduper.replay.survey import ReplayFile, Survey, survey
+from deduper.replay.survey import Survey, survey
 from deduper.spark.arrow_map import map_in_arrow
 from deduper.spark.hdfs_login import LogsIn
 from deduper.spark.session import changed_settings
-from deduper.tasks.readers.reading_tasks import FileReading
 from deduper.tasks.write import grouped, is_small
 
 _TASK_BYTES = 128 << 20
@@ -34,48 +34,50 @@ _T = TypeVar("_T")
 
 
 def surveys_of(
-    session: SparkSession, reading: FileReading, bounds: KeyRange, files: Sequence[ReplayFile]
+    session: SparkSession, reading: InputReading, bounds: KeyRange, inputs: Sequence[ReplayInput]
 ) -> list[Survey]:
-    """The survey of each file, in their order.
+    """The survey of each input, in their order.
 
     Raises:
         FileMovedError: a file is not as it was listed.
+        SourceAwayError: a range cannot be read now; from a task in Spark's words, see `raised_in_worker`.
     """
-    if is_small(sum(one.size_bytes for one in files)):
-        return [survey(reading, bounds, file) for file in files]
-    groups = _groups(session, files)
+    if is_small(sum(one.size_bytes for one in inputs)):
+        return [survey(reading, bounds, one) for one in inputs]
+    groups = _groups(session, inputs)
     surveying = partial(_each, partial(survey, reading, bounds))
     found = session.sparkContext.parallelize(groups, len(groups)).map(surveying).collect()
     return [one for of_group in found for one in of_group]
 
 
-def _each(function: Callable[[ReplayFile], _T], files: Sequence[ReplayFile]) -> list[_T]:
-    return [function(file) for file in files]
+def _each(function: Callable[[ReplayInput], _T], inputs: Sequence[ReplayInput]) -> list[_T]:
+    return [function(one) for one in inputs]
 
 
-def _groups(session: SparkSession, files: Sequence[ReplayFile]) -> list[list[ReplayFile]]:
-    """Files for one task each: at least one a core, and of about equal bytes."""
-    sizes = [one.size_bytes for one in files]
+def _groups(session: SparkSession, inputs: Sequence[ReplayInput]) -> list[list[ReplayInput]]:
+    """Inputs for one task each: at least one a core, and of about equal bytes."""
+    sizes = [one.size_bytes for one in inputs]
     tasks = max(session.sparkContext.defaultParallelism, sum(sizes) // _TASK_BYTES)
-    return [[files[number] for number in group] for group in grouped(sizes, min(tasks, len(files)))]
+    return [[inputs[number] for number in group] for group in grouped(sizes, min(tasks, len(inputs)))]
 
 
 def sorted_slices(
-    session: SparkSession, cutting: Cutting, files: Sequence[ReplayFile], folder: Place, logged_in: LogsIn
+    session: SparkSession, cutting: Cutting, inputs: Sequence[ReplayInput], folder: Place, logged_in: LogsIn
 ) -> dict[int, PlannedSlice]:
-    """The slices of these files by number, durable in `folder`; those without records are in none.
+    """The slices of these inputs by number, durable in `folder`; those without records are in none.
 
     Raises:
         FileMovedError: a file is not as it was surveyed.
+        SourceAwayError: as `surveys_of`.
         IntegrityError: records were lost on the way.
     """
-    if not files:
+    if not inputs:
         return {}
     folder.make_directories()
-    if is_small(sum(one.size_bytes for one in files)):
-        cut, made = _sorted_here(cutting, files, folder)
+    if is_small(sum(one.size_bytes for one in inputs)):
+        cut, made = _sorted_here(cutting, inputs, folder)
     else:
-        cut, made = _sorted_by_spark(session, cutting, files, folder, logged_in)
+        cut, made = _sorted_by_spark(session, cutting, inputs, folder, logged_in)
     put_in_order = sum(one.rows for one in made.values())
     if cut != put_in_order:
         raise IntegrityError(f"{cut} records were cut by time, and {put_in_order} put in order: repeat the command")
@@ -83,19 +85,19 @@ def sorted_slices(
     return made
 
 
-def _sorted_here(cutting: Cutting, files: Sequence[ReplayFile], folder: Place) -> tuple[int, dict[int, PlannedSlice]]:
+def _sorted_here(cutting: Cutting, inputs: Sequence[ReplayInput], folder: Place) -> tuple[int, dict[int, PlannedSlice]]:
     blobs: dict[int, list[bytes]] = {}
     cut = 0
-    for blob in cutting.blobs(files):
+    for blob in cutting.blobs(inputs):
         blobs.setdefault(blob.slice, []).append(blob.packed)
         cut += blob.rows
     return cut, {number: made_slice(folder, number, of_slice) for number, of_slice in blobs.items()}
 
 
 def _sorted_by_spark(
-    session: SparkSession, cutting: Cutting, files: Sequence[ReplayFile], folder: Place, logged_in: LogsIn
+    session: SparkSession, cutting: Cutting, inputs: Sequence[ReplayInput], folder: Place, logged_in: LogsIn
 ) -> tuple[int, dict[int, PlannedSlice]]:
-    groups = _groups(session, files)
+    groups = _groups(session, inputs)
     counted = Observation()
     numbers = session.range(0, len(groups), 1, len(groups))
     blobs = map_in_arrow(numbers, _Cut(cutting, groups), "slice int, rows bigint, packed binary")
@@ -108,9 +110,9 @@ def _sorted_by_spark(
 
 
 class _Cut:
-    """The task that cuts a group of files; its input is the group's number."""
+    """The task that cuts a group of inputs; its input is the group's number."""
 
-    def __init__(self, cutting: Cutting, groups: Sequence[Sequence[ReplayFile]]) -> None:
+    def __init__(self, cutting: Cutting, groups: Sequence[Sequence[ReplayInput]]) -> None:
         self._cutting = cutting
         self._groups = groups
 

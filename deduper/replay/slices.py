@@ -1,8 +1,8 @@
-"""Slices of time: records of many files cut by time, and put together again in order. Travels to executors.
+"""Slices of time: records of many inputs cut by time, and put together again in order. Travels to executors.
 
-A slice is an Arrow IPC file (LZ4) of batches with the columns of `tasks.layout`, where ORDER is (number of the file in
-the plan << POSITION_BITS | row), sorted by (the key that places a record, ORDER). Its name has 8 random digits, so each
-run of a task writes a file of its own, and only those that the plan names count.
+A slice is an Arrow IPC file (LZ4) of batches with the columns of `tasks.layout`, where ORDER is (number of the input in
+the plan << POSITION_BITS | row in it), sorted by (the key that places a record, ORDER). Its name has 8 random digits,
+so each run of a task writes a file of its own, and only those that the plan names count.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import IntegrityError, telling_where
+from deduper.replay.inputs import InputReading, ReplayInput
 from deduper.replay.keys import KeyRange, greatest_admitted
 from deduper.replay.plan import Cuts, PlannedSlice
-from deduper.replay.survey import ReplayFile, records_in_range
+from deduper.replay.survey import records_in_range
 from deduper.tasks import layout
 from deduper.tasks.executors.exchange_blobs import packed, unpacked
-from deduper.tasks.readers.reading_tasks import FileReading
 
 _KEY = "_replay_key"
 _BATCH_ROWS = 65_536
 _HELD_BYTES = 64 << 20
-"""A task that cuts files gives its records away at this size, a blob a slice."""
+"""A task that cuts inputs gives its records away at this size, a blob a slice."""
 
 
 class Blob(NamedTuple):
@@ -43,34 +43,35 @@ class Blob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How files are cut; pickled into tasks. `clock` says which records keep their text for the error port."""
+    """How inputs are cut; pickled into tasks. `clock` says which records keep their text for the error port."""
 
-    reading: FileReading
+    reading: InputReading
     bounds: KeyRange
     cuts: Cuts
     clock: ClockRules
 
-    def blobs(self, files: Iterable[ReplayFile]) -> Iterator[Blob]:
-        """The records of some files that are in the range, by slice.
+    def blobs(self, inputs: Iterable[ReplayInput]) -> Iterator[Blob]:
+        """The records of some inputs that are in the range, by slice.
 
         Raises:
             FileMovedError: one is not the file any more that was surveyed.
+            SourceAwayError: a range cannot be read now.
             IntegrityError: the reader has counted other records than it gave.
         """
         held: list[pa.RecordBatch] = []
         size = 0
-        for file in files:
-            part = self.reading.part(file.number, file)
+        for one in inputs:
+            part = self.reading.part(one.number, one)
             if part is None:
                 continue
-            records = records_in_range(self.reading, self.bounds, part, self.cuts.files[file.number], self.clock)
+            records = records_in_range(self.reading, self.bounds, part, self.cuts.inputs[one.number], self.clock)
             given = 0
             while True:
                 try:
                     batch, keys = next(records)
                 except StopIteration as end:
                     if end.value.rows != given:
-                        raise IntegrityError(f"{file.name}: {given} of {end.value.rows} records were cut") from None
+                        raise IntegrityError(f"{one.name}: {given} of {end.value.rows} records were cut") from None
                     break
                 given += batch.num_rows
                 held.append(batch.append_column(_KEY, pa.array(keys)))
@@ -121,7 +122,7 @@ def made_slice(folder: Place, number: int, blobs: Iterable[bytes]) -> PlannedSli
         size_bytes=file.size_bytes,
         checksum=file.checksum,
         last=max((last for batch in whole if (last := greatest_admitted(batch)) is not None), default=None),
-        files=tuple(np.unique(places >> POSITION_BITS).tolist()),
+        inputs=tuple(np.unique(places >> POSITION_BITS).tolist()),
     )
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from bucket_store.places.place import Place
 from deduper.errors import SourceAwayError
+from deduper.kafka.offsets import ENDS
+from deduper.replay.inputs import InputReading, ReplayFile, ReplayInput, moved
 from deduper.replay.keys import Key, KeyRange, later
 from deduper.replay.making import Twin
 from deduper.replay.plan import Plan, PlannedFile, PlannedPart, PlannedSlice
 from deduper.replay.reading import FileToRead, SliceToRead, TimedPart, TimedRead, TimedReading
-from deduper.replay.survey import ReplayFile, moved
-from deduper.sources.files.judged import FOLDER
 from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
 from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart
 from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of
@@ -40,7 +41,7 @@ class _OtherClock(SourceAwayError):
 class ReplayBatch:
     """The parts of a window. `parts` are those of the plan from `first` on, `done` how many are judged after it.
 
-    `clocks`: where the clock stands before each part, within the window. `folder` is that of the source.
+    `clocks`: where the clock stands before each part, within the window. `kept`: of every commit, about the source.
     """
 
     plan: Plan
@@ -48,28 +49,28 @@ class ReplayBatch:
     parts: tuple[PlannedPart, ...]
     first: int
     slices: Place
-    reading: FileReading
+    reading: InputReading
     bounds: KeyRange
-    folder: str
+    kept: Mapping[str, Any]
     by_own_key: bool = False
     clocks: tuple[Key | None, ...] = field(default=())
 
     @cached_property
     def _ordinals(self) -> dict[int, int]:
-        """The ordinals of the window's files, by their numbers in the plan: both are in source order."""
-        numbers = sorted({number for part in self.parts for number in part.files})
+        """The ordinals of the window's inputs, by their numbers in the plan: both are in source order."""
+        numbers = sorted({number for part in self.parts for number in part.inputs})
         return {number: ordinal for ordinal, number in enumerate(numbers)}
 
     @cached_property
     def partitions(self) -> tuple[BatchPartition, ...]:
         alone = {part.number for part in self.parts if isinstance(part, PlannedFile)}
         return tuple(
-            _partition(self.plan.files[number], None if number in alone else self.first) for number in self._ordinals
+            _partition(self.plan.inputs[number], None if number in alone else self.first) for number in self._ordinals
         )
 
     @property
     def is_known_by_digests(self) -> bool:
-        return True
+        return not self.plan.ends  # else the last commit has what is judged
 
     def records(self) -> Parts[TimedPart]:
         return Parts(TimedReading(self.reading, self.bounds, self.by_own_key), self._timed)
@@ -82,15 +83,18 @@ class ReplayBatch:
 
     def _to_read(self, part: PlannedPart) -> FileToRead | SliceToRead:
         if isinstance(part, PlannedSlice):
-            return SliceToRead(part, self.slices / part.name, {number: self._ordinals[number] for number in part.files})
-        file = self.plan.files[part.number]
+            return SliceToRead(
+                part, self.slices / part.name, {number: self._ordinals[number] for number in part.inputs}
+            )
+        file = self.plan.inputs[part.number]
+        assert isinstance(file, ReplayFile)
         ordinal = self._ordinals[part.number]
         try:
             found = self.reading.part(ordinal, file)
         except (FileChanged, FileGone) as exc:
             raise moved(file.name, exc) from exc
         except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
-            found = FilePart.with_fault(file, ordinal, fault_of(exc, self.reading))
+            found = FilePart.with_fault(file, ordinal, fault_of(exc, cast(FileReading, self.reading)))
         if found is None or (part.is_ordered and found.fault is not None):
             raise moved(file.name, "it was sound when it was surveyed, and is not now")
         return FileToRead(part, found)
@@ -135,7 +139,9 @@ class ReplayBatch:
         return self.first + len(self.parts)
 
     def extra(self) -> dict[str, Any]:
-        return {FOLDER: self.folder, REPLAY: {"plan": self.name, "done": self.done, "of": len(self.plan.parts)}}
+        count = len(self.plan.parts)
+        ends = {ENDS: json.loads(self.plan.ends)} if self.plan.ends and self.done == count else {}
+        return {**self.kept, **ends, REPLAY: {"plan": self.name, "done": self.done, "of": count}}
 
 
 def _clocks(lasts: Sequence[Key | None]) -> list[Key | None]:
@@ -148,12 +154,12 @@ def _clocks(lasts: Sequence[Key | None]) -> list[Key | None]:
     return clocks
 
 
-def _partition(file: ReplayFile, first_part: int | None) -> BatchPartition:
-    """A file of a window; with `first_part`, only some of its records, of that window."""
-    digest = file.digest
+def _partition(given: ReplayInput, first_part: int | None) -> BatchPartition:
+    """An input of a window; with `first_part`, only some of its records, of that window."""
+    digest = given.digest
     if first_part is not None:
         digest = hashlib.blake2b(f"{first_part}\0".encode() + digest, digest_size=16).digest()
-    return BatchPartition(file.name, digest, file.modified_ms, file.size_bytes)
+    return BatchPartition(given.name, digest, given.version, given.end, given.start, given.slot)
 
 
 class ReplaySource:
@@ -164,9 +170,9 @@ class ReplaySource:
         place: str,
         planned: Callable[[], tuple[Plan, str, int]],
         slices: Place,
-        reading: FileReading,
+        reading: InputReading,
         bounds: KeyRange,
-        folder: str,
+        kept: Mapping[str, Any],
         window_bytes: int | None = None,
         twin: Twin | None = None,
     ) -> None:
@@ -175,7 +181,7 @@ class ReplaySource:
         self._slices = slices
         self._reading = reading
         self._bounds = bounds
-        self._folder = folder
+        self._kept = kept
         self._twin = twin
         self._window_bytes = WINDOW_BYTES if window_bytes is None else window_bytes
         self._plan: Plan | None = None
@@ -211,7 +217,7 @@ class ReplaySource:
             self._slices / self._name if first is None else first.parent,
             self._reading,
             self._bounds,
-            self._folder,
+            self._kept,
             first is not None,
         )
 

@@ -1,20 +1,21 @@
-"""The survey of a file: its expiry keys alone, read once by the job's own reader. Travels to executors."""
+"""The survey of an input: its expiry keys alone, read once by the job's own reader. Travels to executors."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from deduper.core.clock import ClockRules
-from deduper.errors import DeduperError
+from deduper.replay.inputs import InputReading, ReplayInput, ReplayRange, moved
 from deduper.replay.keys import Key, KeyRange, Keys, placed_keys, stated_keys
 from deduper.tasks import layout
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.declared import Noted
-from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart
+from deduper.tasks.readers.file_parts import FileChanged, FileGone
 from deduper.tasks.readers.reading_tasks import FileReading, fault_of
 
 _STRIDE = 256
@@ -22,20 +23,8 @@ _STRIDE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayFile:
-    """A file of a replay as it was listed, with its number in source order."""
-
-    number: int
-    path: str
-    name: str
-    digest: bytes
-    modified_ms: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Survey:
-    """What a file has for a replay.
+    """What an input has for a replay.
 
     `rows`: those in the range, which take about `decoded_bytes`. `begin`: its first key, which records before it take.
     `first`, `last`: of the keys that no guard refuses; None without one. `has_beyond`: others are refused.
@@ -43,7 +32,7 @@ class Survey:
     read.
     """
 
-    file: ReplayFile
+    given: ReplayInput
     rows: int = 0
     decoded_bytes: int = 0
     begin: Key | None = None
@@ -55,40 +44,31 @@ class Survey:
     is_whole: bool = False
 
 
-class FileMovedError(DeduperError):
-    """A file of a replay was changed or removed since it was surveyed, so its order is not known any more.
-
-    The operator: put the file back as it was, and repeat the command; or begin again with another --out.
-    """
-
-
-def moved(name: str, fault: object) -> FileMovedError:
-    """The error over a file that is not as it was."""
-    return FileMovedError(f"{name}: {fault}: put it back as it was, and repeat the command; or begin again elsewhere")
-
-
-def survey(reading: FileReading, bounds: KeyRange, file: ReplayFile) -> Survey:
-    """Survey a file; one that cannot be read leaves by the error port, and is taken whole.
+def survey(reading: InputReading, bounds: KeyRange, given: ReplayInput) -> Survey:
+    """Survey an input; a file that cannot be read leaves by the error port, and is taken whole.
 
     `reading` reads all columns. Of text only those are parsed that the order needs.
 
     Raises:
         FileMovedError: it is not the file any more that was listed.
+        SourceAwayError: a range cannot be read now.
     """
+    if isinstance(given, ReplayRange):
+        return _surveyed(_of_keys(reading), bounds, given, reading.part(given.number, given))
     try:
-        part = reading.part(file.number, file)
+        part = reading.part(given.number, given)
         if part is None:
-            return Survey(file)
+            return Survey(given)
         # Of a file of columns, each one may be damaged alone.
-        return _surveyed(_of_keys(reading) if part.rows is None else reading, bounds, file, part)
+        return _surveyed(_of_keys(reading) if part.rows is None else reading, bounds, given, part)
     except (FileChanged, FileGone) as exc:
-        raise moved(file.name, exc) from exc
+        raise moved(given.name, exc) from exc
     except Exception as exc:  # noqa: BLE001  `fault_of` raises what is no fault of the file
-        fault_of(exc, reading)
-        return Survey(file, rows=1, is_whole=True)
+        fault_of(exc, cast(FileReading, reading))
+        return Survey(given, rows=1, is_whole=True)
 
 
-def _of_keys(reading: FileReading) -> FileReading:
+def _of_keys(reading: InputReading) -> InputReading:
     """The reader, of expiry keys alone."""
     columns = reading.declared
     assert columns.expiry is not None
@@ -101,8 +81,8 @@ def _of_keys(reading: FileReading) -> FileReading:
     return replace(reading, declared=alone)  # type: ignore[type-var]  # readers are dataclasses
 
 
-def _surveyed(reading: FileReading, bounds: KeyRange, file: ReplayFile, part: FilePart) -> Survey:
-    found = Survey(file, decoded_bytes=part.decoded_bytes)
+def _surveyed(reading: InputReading, bounds: KeyRange, given: ReplayInput, part: Any) -> Survey:
+    found = Survey(given, decoded_bytes=part.decoded_bytes)
     sample: list[Keys] = []
     unplaced = all_rows = 0
     before: Key | None = None
@@ -146,9 +126,9 @@ def _surveyed(reading: FileReading, bounds: KeyRange, file: ReplayFile, part: Fi
 
 
 def records_in_range(
-    reading: FileReading, bounds: KeyRange, part: FilePart, begin: Key, clock: ClockRules | None
+    reading: InputReading, bounds: KeyRange, part: Any, begin: Key, clock: ClockRules | None
 ) -> Generator[tuple[pa.RecordBatch, Keys], None, Noted]:
-    """The records of a file that are in the range, with the keys that place them. Returns notes with their number.
+    """The records of a part that are in the range, with the keys that place them. Returns notes with their number.
 
     Raises:
         FileMovedError: it is not the file any more that was surveyed.
@@ -173,4 +153,4 @@ def records_in_range(
                     records, placed = records.filter(pa.array(inside)), placed[inside]
             yield records, placed
     except (FileChanged, FileGone) as exc:
-        raise moved(part.path, exc) from exc
+        raise moved(part.name, exc) from exc

@@ -16,11 +16,11 @@ _LITTLE = 3
 """Half of the rows below so many periods: the period is short. Beyond, they are of another time."""
 
 
+_REPLAY = "`deduper replay CONFIG` judges the source in the order of time, with a new store and new outputs"
 _WRONG_ORDER = {
-    True: "files with later times were judged before these: `deduper replay CONFIG` judges the source in the order of "
-    "time, with a new store and new outputs",
-    False: "these records were read behind later ones: a partition is far behind the others, or old records were sent "
-    "again",
+    True: f"files with later times were judged before these: {_REPLAY}",
+    False: "these records were read behind later ones: a partition is far behind the others, which `source: {order: "
+    f"time, slack: 1h}}` prevents, or old records were sent again; {_REPLAY}",
 }
 """By whether the source is one of files."""
 

@@ -244,8 +244,7 @@ def replay(
         typer.Option(
             "--order",
             metavar="ORDER",
-            help="time: by (expiry key, place), whatever the files are, the default where keys have a time; "
-            "arrival: as `run --once`.",
+            help="time: by (expiry key, place), the default where keys have a time; arrival: as `run --once`.",
             show_default=False,
         ),
     ] = None,
@@ -262,7 +261,7 @@ def replay(
         bool, typer.Option("--in-place", help="Into the job's own store, which must be new, and its own outputs.")
     ] = False,
     then_follow: Annotated[
-        bool, typer.Option("--then-follow", help="With --in-place: go on as `run` with the files that come since.")
+        bool, typer.Option("--then-follow", help="With --in-place: go on as `run` with what comes since.")
     ] = False,
     compare: Annotated[
         Path | None,
@@ -278,7 +277,7 @@ def replay(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Judge what the source has in the order of time, whatever its files are.
+    """Judge what the source has in the order of time, whatever its files or partitions are.
 
     Interrupted, it continues when it is repeated.
     """

@@ -19,14 +19,15 @@ def render_replay(report: ReplayReport) -> list[RenderableType]:
     """What is read, what it costs and where it goes; or what came of it."""
     rows: list[tuple[str, object]] = [
         ("order", "by time: (expiry key, place)" if report.order == "time" else "arrival, as `run --once`"),
-        ("files", f"{counted(report.files, 'file')}, {approximate_size(report.bytes)}" if report.bytes else None),
+        ("files", f"{counted(report.files, 'file')}, {approximate_size(report.bytes)}" if report.files else None),
+        ("offsets", _offsets(report)),
         ("left out", _left_out(report)),
         *(_estimate(report) if not report.is_executed else ()),
         ("store", report.store),
         *((port, place) for port, place in report.outputs.items()),
         ("sorts in", report.sorts_in if report.order == "time" and not report.is_over else None),
         ("windows", f"{report.windows:,}" if report.windows else None),
-        ("came since", f"{counted(report.files_since, 'file')}, not judged" if report.files_since else None),
+        ("came since", _since(report)),
         ("report", report.report),
         ("verdict", _verdict(report)),
     ]
@@ -74,13 +75,26 @@ def _left_out(report: ReplayReport) -> str | None:
     return f"{counted(report.unfinished, 'file')}, empty or not finished by the writer" if report.unfinished else None
 
 
+def _offsets(report: ReplayReport) -> str | None:
+    if not report.offsets:
+        return None
+    size = f", about {approximate_size(report.bytes)} decoded" if report.bytes else ""
+    return f"{report.offsets:,} in {counted(report.partitions, 'partition')}{size}"
+
+
+def _since(report: ReplayReport) -> str | None:
+    if report.files_since:
+        return f"{counted(report.files_since, 'file')}, not judged"
+    if report.offsets_since is None:
+        return "unknown: the brokers do not answer"
+    return f"{counted(report.offsets_since, 'offset')}, not judged" if report.offsets_since else None
+
+
 def _estimate(report: ReplayReport) -> list[tuple[str, object]]:
-    of = report.estimate
+    of, noun = report.estimate, "file" if report.files else "range"
     if of is None:
         return []
-    from_to = (
-        None if of.first is None else f"{of.first} to {of.last}, as far as {counted(of.sampled_files, 'file')} show"
-    )
+    from_to = None if of.first is None else f"{of.first} to {of.last}, as far as {counted(of.sampled, noun)} show"
     return [
         ("records", f"about {of.records:,}"),
         ("expiry keys", from_to),

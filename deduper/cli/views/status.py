@@ -53,7 +53,7 @@ def render(status: StoreStatus, *, timings: bool = False, verbose: bool = False)
         parts.append(table(("reason", "rows"), status.reasons.items()))
     if status.lag is not None and status.lag.partitions:
         shown = sorted(status.lag.partitions, key=lambda one: -(one.lag or 0))[:_MOST_PARTITIONS]
-        rows = [(one.topic, one.partition, one.judged, one.end, one.lag) for one in sorted(shown, key=_place)]
+        rows = [(one.topic, one.partition, one.judged, one.end, _lag(one)) for one in sorted(shown, key=_place)]
         parts.append(table(("topic", "partition", "judged up to", "end", "lag"), rows))
     if status.last_windows:
         parts.append(
@@ -137,6 +137,10 @@ def _history_line(history: KeyHistory) -> str | Text | None:
 
 def _place(one: PartitionLag) -> tuple[str, int]:
     return one.topic, one.partition
+
+
+def _lag(one: PartitionLag) -> str | int | None:
+    return f"{one.lag:,}, held back" if one.is_held_back and one.lag is not None else one.lag
 
 
 def _lag_line(lag: SourceLag) -> Text:

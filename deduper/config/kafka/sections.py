@@ -144,6 +144,15 @@ class KafkaSource(Section):
         examples=["earliest"],
     )
     max_offsets_per_batch: Count = Field(default=500_000, ge=1, description="Maximum number of offsets in a window")
+    order: Literal["arrival", "time"] = Field(
+        default="arrival",
+        description="time: a job that catches up reads partitions together by the time stamps of their records",
+    )
+    slack: Duration | None = Field(
+        default=None,
+        description="With `order: time`: how far a partition may be ahead of the others, at most the period",
+        examples=["2h"],
+    )
     value: KafkaValue = Field(
         description="Format and columns of the values", examples=['{format: json, schema: "..."}']
     )
@@ -196,6 +205,10 @@ class KafkaSource(Section):
         if not self.topics and self.topic_pattern is None:
             what = "has no topic" if "topics" in self.model_fields_set else "is missing"
             raise refusal(what, "write `topics: [clicks]`, or a `topic_pattern`", at=("topics",))
+        if self.order == "time" and self.slack is None:
+            raise refusal("is missing", "write how far partitions may be apart, as `slack: 2h`", at=("slack",))
+        if self.order == "arrival" and self.slack is not None:
+            raise refusal("has no effect", "add `order: time`, or remove it", at=("slack",), at_key=True)
         of_value = [column.name.lower() for column in self.value.parsed_columns]
         for name in self.record:
             if name.lower() in of_value:

@@ -26,6 +26,7 @@ from deduper.errors import IntegrityError, SourceAwayError
 from deduper.kafka.cluster import KafkaCluster
 from deduper.kafka.offsets import (
     ENDS,
+    HELD_BACK,
     End,
     Ends,
     Held,
@@ -38,9 +39,11 @@ from deduper.kafka.offsets import (
     ends_to_wire,
     limited,
     new_offsets,
+    next_offsets,
 )
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.fetching import RangePart
+from deduper.sources.kafka.time_order import TimeOrder
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
 from deduper.tasks.readers.reading_tasks import PartRead, read_part
@@ -70,7 +73,7 @@ class RecordSizes:
 
 @dataclass(frozen=True)
 class KafkaBatch:
-    """The offsets of a window in source order: topic, then partition."""
+    """The offsets of a window in source order: topic, then partition. `held_back`: see `TimeOrder`."""
 
     ranges: tuple[OffsetRange, ...]
     ends: Ends
@@ -78,6 +81,7 @@ class KafkaBatch:
     reading: TopicReading | None = field(repr=False, compare=False)
     sizes: RecordSizes = field(repr=False, compare=False)
     source: KafkaBatches = field(repr=False, compare=False)
+    held_back: tuple[TopicPartition, ...] = ()
 
     @cached_property
     def partitions(self) -> tuple[BatchPartition, ...]:
@@ -139,7 +143,8 @@ class KafkaBatch:
         return self if self.source.held_all(self, rows) else self.source.judged_again(self)
 
     def extra(self) -> dict[str, Any]:
-        return {ENDS: ends_to_wire(self.ends)}
+        held_back = {HELD_BACK: [[one.topic, one.partition] for one in self.held_back]} if self.held_back else {}
+        return {ENDS: ends_to_wire(self.ends), **held_back}
 
 
 class KafkaBatches:
@@ -178,6 +183,7 @@ class KafkaBatches:
         self._sizes = RecordSizes()
         self._schema_ids: set[int] = set()
         self._rounded = RoundedKeys()
+        self._order = None if source.slack is None else TimeOrder(source.slack, cluster.offsets_since, name=name)
 
     @property
     def place(self) -> str:
@@ -219,10 +225,12 @@ class KafkaBatches:
         if self._source.topic_pattern is not None:
             self._topics |= set(self._cluster.topics(self._ends))
         held, _ = self._held_and_lost(self._topics | {place.topic for place in self._ends})
-        self._latest = latest = held.latest
+        self._latest = held.latest
+        latest = dict(held.latest)
         if self._until is not None:
             latest = {place: min(end, self._until.get(place, 0)) for place, end in latest.items()}
-        found, batch = self._batch(limited(self._ends, held, latest, self._source.max_offsets_per_batch), held)
+        ends = limited(self._ends, held, self._in_time(held, latest), self._source.max_offsets_per_batch)
+        found, batch = self._batch(ends, held)
         # A window without records, if need be: a loss is reported once, and a job that begins at the end does not
         # begin at another end after a restart.
         if found.ranges or found.losses or not self._is_recorded:
@@ -298,8 +306,21 @@ class KafkaBatches:
             reading=self._reading,
             sizes=self._sizes,
             source=self,
+            held_back=() if self._order is None else self._order.held_back,
         )
         return found, batch
+
+    def _in_time(self, held: Held, latest: Offsets) -> Offsets:
+        """The ends of the next window, for the times of the records; `latest` if it takes all."""
+        if self._order is None:
+            return latest
+        begins = next_offsets(self._ends, held)
+        waiting = {place: latest.get(place, 0) - begin for place, begin in begins.items()}
+        if sum(max(0, count) for count in waiting.values()) <= self._source.max_offsets_per_batch:
+            self._order.rest()
+            return latest
+        idle = [place for place, count in waiting.items() if count <= 0 and held.latest[place] > held.earliest[place]]
+        return self._order.bounded(begins, latest, idle if self._until is None else ())
 
     def _held_and_lost(self, topics: set[str]) -> tuple[Held, tuple[Loss, ...]]:
         """The offsets that the cluster holds, and the losses by them. A loss counts when several checks show it.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -103,6 +103,34 @@ class ReadColumns:
         return texts_of(values.data, values.starts, values.ends, self.is_text, needed & ~values.absent)
 
 
+class OffsetsToRead(Protocol):
+    """Offsets [start, end) of a topic partition, whose records take about `size_bytes` decoded."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+
+    @property
+    def partition(self) -> int:
+        """The partition of the topic."""
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last one."""
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate."""
+
+    @property
+    def silence_s(self) -> float:
+        """See `RangePart`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicReading:
     """How the records of a source's topics are read. `tombstone` is the admission of a record without a value."""
@@ -111,6 +139,12 @@ class TopicReading:
     client: Mapping[str, str] = field(repr=False)
     format: RecordFormat
     tombstone: Admission
+
+    def part(self, ordinal: int, given: OffsetsToRead) -> RangePart:
+        """The part for some offsets, the source partition `ordinal` of a plan."""
+        return RangePart(
+            given.topic, given.partition, given.start, given.end, ordinal, given.size_bytes, given.silence_s
+        )
 
     def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
         """The records of a range, see `tasks.layout`. Returns what is noted of them.

@@ -13,6 +13,7 @@ from operator import attrgetter
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.history import History, Number, Sample
 from bucket_store.log.state import LogState
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import TupleVerdict
 from deduper.kafka.offsets import judged_ends
@@ -53,7 +54,7 @@ class HistoryWatch:
             last = {} if newest is None else newest.values
             values = values_of(state) | _of_leaks(leaks)
             values[SECONDS] = last.get(SECONDS, 0) + round(seconds, 3)
-            if not judged_ends(state):
+            if not isinstance(self._config.source, KafkaSource):
                 values[FILES] = last.get(FILES, 0) + partitions
             history.add(Sample(wall_us, before.next_window + 1, values))
             self._accessory.changed()

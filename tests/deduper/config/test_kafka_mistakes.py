@@ -74,6 +74,15 @@ start-negative | starting_offsets: earliest | starting_offsets: {clicks: {0: -1}
       left out starts at its earliest offset
 start-none | starting_offsets: earliest | starting_offsets: {clicks: {}}
   6:30: source.starting_offsets.clicks: has no partition; write `{clicks: {"0": 12}}`
+order-without-slack |   tombstones: error |   order: time
+  2:1: source.slack: is missing; write how far partitions may be apart, as `slack: 2h`
+slack-without-order |   tombstones: error |   slack: 2h
+  11:3: source.slack: has no effect; add `order: time`, or remove it
+slack-beyond-period |   tombstones: error |   order: time\n  slack: 25h
+  12:10: source.slack: lets partitions be further apart than the period of 1d; write a part of the period
+order-of-nothing | <TO_EXPIRY> |   order: time\n  slack: 2h\nkey: [user, id]\nexpiry: {by: never}\n
+  11:10: source.order: `time` does nothing for records that expire by never; remove it and `slack`, or write `expiry:
+      {by: event_time, …}`
 batch-zero |   tombstones: error |   max_offsets_per_batch: 0
   11:26: source.max_offsets_per_batch: must be at least 1, found 0; remove it to have the default, 500000
 no-value |   value:\n<JSON_VALUE> | (nothing)
@@ -223,7 +232,7 @@ sink-csv | format: parquet | format: csv
   20:21: sinks.expired.format: CSV cannot hold column `tags` of type array<string>; write `format: parquet` or `format:
       json`
 """,  # noqa: E501  # a message is one line
-    {"JAAS": JAAS, "JSON_VALUE": JSON_VALUE, "SSL": SSL},
+    {"JAAS": JAAS, "JSON_VALUE": JSON_VALUE, "SSL": SSL, "TO_EXPIRY": FROM_TOMBSTONES},
 )
 
 

@@ -13,47 +13,35 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
-from deduper.config.sections import PORTS
 from deduper.errors import UsageError
 from deduper.replay import run as run_module
 from deduper.replay.compare import Comparison, compare, plan_comparison
-from deduper.replay.run import ReplayReport, plan_replay, replay
+from deduper.replay.inputs import FileMovedError
+from deduper.replay.run import plan_replay, replay
 from deduper.replay.settings import Asked, replay_config
-from deduper.replay.survey import FileMovedError
-from deduper.testing import Oracle, Row, Settings
-from tests import triggers
+from deduper.testing import Settings
 from tests.deduper.killed_runs import Killed, killing
+from tests.deduper.replay.replays import A_DAY, DAY0, EVENTS, Record, days, expected, ports, replayed, without_spark
 from tests.spark.harness import Job, read_rows
 
 pytestmark = pytest.mark.slow
-DAY0 = datetime(2024, 1, 6, tzinfo=UTC)
-A_DAY = 100
-"""Records of a collector and day."""
-
-Record = dict[str, Any]
 
 
 @pytest.fixture
 def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     """Makes jobs, each in a directory of its own below the test's."""
-    context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
-    session = cast(SparkSession, SimpleNamespace(sparkContext=context))
-    monkeypatch.setattr("deduper.service.job.require_promises", lambda *_: None)
-    monkeypatch.setattr("deduper.replay.survey._STRIDE", 4)  # small files are cut too
-    triggers.stand_in(monkeypatch)
+    session = without_spark(monkeypatch)
 
     def make(name: str = "job", **settings: Any) -> Job:
         directory = tmp_path / name
@@ -69,43 +57,9 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return killing(monkeypatch)
 
 
-def replayed(job: Job, *, slice_bytes: int = 4000, window_bytes: int = 9000, **asked: Any) -> ReplayReport:
-    """The replay of a job into `out-of-time`, in many slices and windows."""
-    given = Asked(job.directory / "replayed", **asked)
-    return replay(job.config, given, session=job.session, slice_bytes=slice_bytes, window_bytes=window_bytes)
-
-
-def ports(job: Job) -> dict[tuple[str, int], tuple[str, tuple[str, int] | None]]:
-    """By file and row: the port, and the first copy of a duplicate. Each record has left once."""
-    found: dict[tuple[str, int], tuple[str, tuple[str, int] | None]] = {}
-    for port in PORTS:
-        for row in read_rows(job.directory / "replayed" / port):
-            dedup = row["_dedup"]
-            place = dedup["source"], dedup["position"]
-            assert place not in found
-            first = dedup.get("first_seen")
-            found[place] = port, None if first is None else (first["source"], first["position"])
-    return found
-
-
 # The case of the issue: two collectors, four days, one after the other.
 
-EVENTS = {"by": "event_time", "field": "ts", "period": "24h", "lookup": "all_live", "span": "1h"}
 SCHEMA = {"schema": "id string, ts timestamp"}
-
-
-def days() -> dict[tuple[str, int], list[Record]]:
-    """Records by collector and day; every tenth of B is one of A's."""
-    found: dict[tuple[str, int], list[Record]] = {}
-    for day in range(4):
-        for collector in "AB":
-            rows = []
-            for number in range(A_DAY):
-                at = DAY0 + timedelta(days=day, seconds=number * 86_400 / A_DAY)
-                twin = "A" if collector == "B" and not number % 10 else collector
-                rows.append({"id": f"{twin}-{day}-{number}", "ts": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")})
-            found[collector, day] = rows
-    return found
 
 
 def lines(rows: Iterable[Record]) -> list[str]:
@@ -208,36 +162,6 @@ def random_files(job: Job, seed: int) -> list[tuple[Path, list[Record | str]]]:
             texts = [one if isinstance(one, str) else json.dumps(one) for one in group]
             files.append((job.add_file(texts), group))
     return files
-
-
-def expected(
-    files: list[tuple[Path, list[Record | str]]],
-    lookup: str,
-    first: int | None = None,
-    end: int | None = None,
-    key: tuple[str, ...] = ("k",),
-    settings: Settings | None = None,
-) -> dict[tuple[str, int], tuple[str, tuple[str, int] | None]]:
-    """The oracle's verdicts on the whole log, sorted by (expiry key, place)."""
-    placed: list[tuple[float, int, int, Row]] = []
-    for number, (_, records) in enumerate(files):
-        keys = [one["t"] if isinstance(one, dict) and "t" in one else None for one in records]
-        begin = next((key for key in keys if key is not None), None)
-        before = begin
-        for row, (one, t) in enumerate(zip(records, keys, strict=True)):
-            before = t if t is not None else before
-            inside = before is None or ((first is None or before >= first) and (end is None or before < end))
-            if inside:
-                place = float("-inf") if before is None else float(before)
-                values = tuple(one.get(name) if isinstance(one, dict) else None for name in key)
-                placed.append((place, number, row, Row(values, t)))
-    placed.sort(key=lambda one: one[:3])
-    oracle = Oracle(settings or Settings("ordered", period=100, span=10, lookup=lookup))
-    (answers,) = oracle.judge([[row for *_, row in placed]], 0)
-    names = [(str(files[number][0]), row) for _, number, row, _ in placed]
-    return {
-        name: (port, None if of is None else names[of[2]]) for name, (port, _, of) in zip(names, answers, strict=True)
-    }
 
 
 @pytest.mark.parametrize("seed", range(40))

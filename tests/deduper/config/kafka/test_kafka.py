@@ -237,6 +237,7 @@ SETTINGS = [
     *("source.bootstrap_servers", "source.topics", "source.topic_pattern", "source.starting_offsets", "source.value"),
     *("source.max_offsets_per_batch", "source.record", "source.tombstones", "source.data_loss", "source.group"),
     *("source.deadline", "source.options", "source.nonsense", "source.value.format", "source.value.schema"),
+    *("source.order", "source.slack"),
     *(
         "source.value.delimiter",
         "source.value.avro_schema",
