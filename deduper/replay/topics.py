@@ -57,7 +57,7 @@ class ReplayTopics:
         """See `ReplayInputs`.
 
         Raises:
-            UsageError: there is no record from the first offsets of the source on.
+            UsageError: there is no record from the first offsets of the source on, or from the first time.
         """
         if self._batch is None:
             self._batches.begin(drain=True)
@@ -65,6 +65,8 @@ class ReplayTopics:
         if self._batch is None or not self._batch.ranges:
             raise UsageError(_nothing(self._source))
         ranges = [replace(one, silence_s=self._batches.silence_s) for one in self._ranges(self._batch)]
+        if not ranges:
+            raise UsageError("nothing is to be replayed: no record of the topic is from --from on")
         size = record_bytes(self._reading, ranges)
         return [
             replace(one, number=number, size_bytes=round((one.end - one.start) * size))
@@ -121,7 +123,7 @@ def _nothing(source: KafkaSource) -> str:
 
 
 def record_bytes(reading: InputReading, ranges: Sequence[ReplayRange]) -> float:
-    """The size of a record, decoded, by the first ones of some ranges; 1 without any."""
+    """The size of a record, decoded, by the first ones of some ranges."""
     rows = size = 0
     for one in ranges[:: max(1, len(ranges) // _SAMPLED_RANGES)]:
         for records in sampled_records(reading, one):

@@ -263,7 +263,9 @@ def test_a_topic_that_was_created_again_meanwhile_is_not_mixed(
         replayed(job, **FEW)
 
 
-def test_a_range_of_time_stamps_is_asked_of_the_brokers(topics: Topics, new_job: Callable[..., TopicJob]) -> None:
+def test_a_range_of_time_stamps_is_asked_of_the_brokers(
+    topics: Topics, new_job: Callable[..., TopicJob], tmp_path: Path
+) -> None:
     """Ranges before `--from` are not read, and the result is that of a job whose times the brokers do not know."""
     uneven(topics, random.Random(5))
     found = []
@@ -278,6 +280,9 @@ def test_a_range_of_time_stamps_is_asked_of_the_brokers(topics: Topics, new_job:
     assert by_stamp == by_records
     assert sum(by_stamp.values()) == 4 * A_DAY
     assert few < many
+    job = new_job(**{**of_events(), "expiry": {**EVENTS, "field": "at"}})
+    with pytest.raises(UsageError, match="from --from on"):
+        plan_replay(job.config, Asked(tmp_path / "late", start="2024-02-01T00:00:00Z"))
 
 
 def test_a_plan_of_a_topic_changes_nothing(topics: Topics, new_job: Callable[..., TopicJob]) -> None:
