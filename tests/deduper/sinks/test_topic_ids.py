@@ -71,7 +71,7 @@ def test_without_an_answer_the_topics_are_compared_after_the_next_publication(
     """Once. Until then commits repeat what the newest one says."""
     cluster = Cluster(monkeypatch)
     before = {"topics": {"unique": ["unique", "A", 0]}}
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, topics.logger.name):
         ports = started(tmp_path, before, 3)
         assert ports.extra() == before
         assert (
