@@ -17,7 +17,7 @@ class Start:
     """The settings of a start, and results of its checks that later ones need.
 
     `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for.
-    `seeds`: the start continues a seed. `is_beside`: a job runs, and nothing is started. `silent`: the last heartbeat of
+    `seeds`: the start continues a seed. `is_beside`: a job runs, nothing is started. `silent`: the last heartbeat of
     an owner that is gone, so that the claim need not wait for another one.
     """
 
