@@ -8,7 +8,7 @@ stored under, and only for keys with a conflict. See `kernels.judge_versions` fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,8 @@ from numpy.typing import NDArray
 from deduper.core import kernels
 from deduper.core.clock import domain_ends
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
-from deduper.core.lookups import Find, KeyMatches, expiry_buckets, look_up
+from deduper.core.lookups import Find, JudgeRules, KeyMatches, expiry_buckets, look_up
 from deduper.payload import MOST_VERSIONS
-
-if TYPE_CHECKING:
-    from deduper.core.judge import JudgeRules
 
 
 def version_digests(digests: UInt64s, numbers: Int64s | int, spread: int) -> UInt64s:

@@ -8,8 +8,9 @@ from typing import Self
 
 import numpy as np
 
-from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows
+from deduper.core.judge import ShardOutcome, ShardRows
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
+from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import TupleVerdict
 
 

@@ -25,7 +25,8 @@ from bucket_store.pieces.store import PieceStore, append_piece
 from bucket_store.tables.manager import ShardTables, TableSettings
 from bucket_store.tables.view import ShardView
 from deduper.core.categories import PlaceIntervals
-from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
+from deduper.core.judge import ShardOutcome, ShardRows, judge_shard
+from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import FIRST_DUPLICATE_CODE, TupleVerdict
 from deduper.leaks.sample import SampledRecords, sampled_records
 from deduper.tasks import exchange

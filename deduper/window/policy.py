@@ -25,7 +25,7 @@ from deduper.config.expiry import EventTimeExpiry, NeverExpiry, OrderedExpiry
 from deduper.config.model import Config
 from deduper.core.categories import CategoryState
 from deduper.core.clock import ClockRules
-from deduper.core.judge import JudgeRules
+from deduper.core.lookups import JudgeRules
 from deduper.core.statistics import Statistics
 from deduper.core.verdict import expiry_point, first_live_bucket
 from deduper.spark_promises import store_settings

@@ -46,7 +46,8 @@ def main() -> None:
 def _calls() -> list[float]:
     """Milliseconds of judging a thousand rows, call by call."""
     from bucket_store.tables.matches import Matches
-    from deduper.core.judge import JudgeRules, ShardRows, judge_shard
+    from deduper.core.judge import ShardRows, judge_shard
+    from deduper.core.lookups import JudgeRules
 
     random = np.random.default_rng(1)
     rules = JudgeRules("event_time", False, False, 86_400_000_000, 3_600_000_000, 1, True, None)

@@ -20,7 +20,8 @@ from bucket_store.tables.matches import Matches
 from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
 from deduper.core.digests import key_digest, shards_of
-from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
+from deduper.core.judge import ShardOutcome, ShardRows, judge_shard
+from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import (
     DUPLICATE_REASONS,
     VERSION_REASON,

@@ -14,7 +14,7 @@ from bucket_store.pieces.store import append_piece
 from bucket_store.tables.manager import ShardTables, TableCounters, TableLayout, TableSettings
 from bucket_store.tables.matches import Matches
 from bucket_store.tables.view import ShardView
-from deduper.core.judge import JudgeRules
+from deduper.core.lookups import JudgeRules
 
 _STORE_ID = bytes(range(16))
 _ROOM = (0, 4096, 1 << 24)

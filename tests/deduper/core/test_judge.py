@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bucket_store.tables.matches import Matches
-from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
+from deduper.core.judge import ShardOutcome, ShardRows, judge_shard
+from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import (
     CONFLICT,
     CONFLICT_IN_WINDOW,

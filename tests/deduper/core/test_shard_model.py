@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from bucket_store.tables.matches import Matches
 from deduper.core.clock import POSITION_BITS
-from deduper.core.judge import JudgeRules, ShardRows, judge_shard
+from deduper.core.judge import ShardRows, judge_shard
+from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import Admission, TupleVerdict, bucket_key
 
 WINDOW = 9

@@ -10,7 +10,8 @@ import pytest
 
 from bucket_store.pieces.piece import Entries
 from bucket_store.tables.matches import Matches
-from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
+from deduper.core.judge import ShardOutcome, ShardRows, judge_shard
+from deduper.core.lookups import JudgeRules
 from deduper.core.versions import version_digests
 from deduper.payload import MOST_VERSIONS
 

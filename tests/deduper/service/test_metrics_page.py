@@ -32,7 +32,7 @@ from bucket_store.pieces.piece import PieceRef
 from bucket_store.places.local import local_place
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts, Statistics
-from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
+from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, VERSION_REASON, Admission
 from deduper.errors import DeduperError
 from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
 from deduper.leaks.figures import figures_of
@@ -202,11 +202,11 @@ def test_a_wall_clock_of_the_store_ahead_of_the_machine_shows(
 
 
 def test_reasons_are_a_closed_set() -> None:
-    """Every admission and both kinds of duplicates have their line from the first scrape on."""
+    """Every admission, all kinds of duplicates, and versions have their line from the first scrape on."""
     assert set(PORT_OF_REASON) == {
         admission.reason for admission in Admission if admission is not Admission.ADMITTED
-    } | set(DUPLICATE_REASONS)
-    assert set(PORT_OF_REASON.values()) == {"duplicate", "expired", "error"}
+    } | {*DUPLICATE_REASONS, VERSION_REASON}
+    assert set(PORT_OF_REASON.values()) == {"unique", "duplicate", "expired", "error"}
 
 
 def test_a_window_that_is_committed_and_not_published_shows(tmp_path: Path, registry: CollectorRegistry) -> None:

@@ -33,7 +33,7 @@ from bucket_store.tables.manager import TableSettings
 from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.view import ShardView
 from deduper.core.clock import POSITION_BITS, ClockRules
-from deduper.core.judge import JudgeRules
+from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import Admission
 from deduper.errors import RowsGoneError
 from deduper.tasks import exchange, table_room
