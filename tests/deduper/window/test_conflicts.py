@@ -131,7 +131,7 @@ def test_a_conflict_may_be_an_error(form: str, tmp_path: Path) -> None:
 ALL_LIVE = {"by": "ordered", "field": "sent_at", "period": 10, "span": 5, "lookup": "all_live"}
 
 
-@pytest.mark.parametrize("expiry", [{"by": "never", "buckets": 2}, ALL_LIVE])
+@pytest.mark.parametrize("expiry", [{"by": "never"}, ALL_LIVE])
 @pytest.mark.parametrize("form", ["json", "parquet"])
 def test_a_conflict_may_be_a_version(form: str, expiry: dict[str, Any], tmp_path: Path) -> None:
     """It leaves as unique, marked; its copies name it as their first copy; one too many is an error with its record.
