@@ -393,8 +393,8 @@ def test_kinds_beside_each_other(place: Place) -> None:
             "1:34: index.options: `ssl_cert_reqs` in the URL is not read; leave it out",
         ),
         ("index: {kinds: bloom}\n", "1:9: index.kinds: unknown setting; did you mean `kind`?"),
-        ("index: 5\n", "1:8: index: `5` is not valid"),
-        ("index: {kind: 5}\n", "1:15: index.kind: `5` is not valid"),
+        ("index: 5\n", "1:8: index: must be a section of settings, found `5`"),
+        ("index: {kind: 5}\n", "1:15: index.kind: must be text, found `5`"),
     ],
 )
 def test_mistakes_in_the_setting(text: str, found: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_rows_are_the_live_keys(tmp_path: Path, backend: str) -> None:
 @pytest.mark.parametrize(
     ("expiry", "kind"),
     [
-        ("{by: never, buckets: 3}", "long"),
+        ("{by: never}", "long"),
         ("{by: ordered, field: t, period: 200, span: 50, lookup: all_live}", "double"),
         ("{by: category, field: t, live_categories: 2}", "string"),
     ],

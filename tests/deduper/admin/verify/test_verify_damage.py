@@ -288,7 +288,7 @@ def a_digest_of_another_shard(job: WholeJob) -> Where:
 @damage(Check.PIECES_ORDER, kind="never", says="digests of other buckets")
 def a_digest_of_another_bucket(job: WholeJob) -> Where:
     piece = PieceBytes(job, piece_of(job, 0))
-    at = piece.block(piece.bucket())
+    at = piece.block(piece.bucket(at_least=1))
     piece.data[at] ^= 1
     return piece.put_back(), piece.ref.offset + at
 
