@@ -108,7 +108,6 @@ def judge_versions(
         lowest,
         rules.most_versions,
         rules.lookup_all_live,
-        rules.takes_later,
         verdict,
         first_copy,
         entry_of,
