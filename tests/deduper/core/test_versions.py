@@ -102,6 +102,26 @@ def test_a_version_that_outlives_others_takes_their_place() -> None:
     assert outcome.distances.counts == judge([], {}).distances.counts
 
 
+def test_versions_are_looked_up_bucket_by_bucket() -> None:
+    """A bucket without room in memory is read once more for them, not once for each number of each bucket."""
+    asked = []
+
+    def find(bucket: int, digests: Any) -> Matches:
+        asked.append(bucket)
+        count = np.zeros(len(digests), np.int64)
+        return Matches(
+            np.ones(len(digests), np.bool_), count, count, count.astype(np.uint32), 1 + count.view(np.uint64)
+        )
+
+    digests = np.array([(hi, 5) for hi in (5, 6, 6 + 64, 7)], np.uint64)
+    zeros = np.zeros(4, np.int64)
+    payloads = np.array([1, 2, 2, 2], np.uint64)
+    rows = ShardRows(digests, np.arange(4), zeros.astype(np.uint8), None, None, None, None, fingerprint=payloads)
+    rules = replace(RULES, by="never", lookup_all_live=False, buckets=64)
+    assert judge_shard(rows, rules, 9, find).reasons() == {"earlier_window": 1, "too_many_versions": 3}
+    assert asked == [5, 6, 7, 6, 6, 7, 7]
+
+
 def test_the_dead_are_the_last_and_make_room() -> None:
     """With a clock at 15 an entry of 5 is dead: the next version takes its place, and the limit counts the living."""
     known: Known = {DIGESTS[0]: (9, 50, 2, 100), DIGESTS[1]: (8, 51, 3, 101), DIGESTS[2]: (5, 52, 3, 102)}
