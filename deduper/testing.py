@@ -120,17 +120,14 @@ class Oracle:
                 if s.by in ("event_time", "ordered") and (clock is None or expiry > clock):
                     clock, moved = expiry, s.clock == "arrival"
                 memory = self._memory(row, expiry)
-                known = self.seen.get(memory, [])
+                seen = known = self.seen.setdefault(memory, [])
                 all_live = s.lookup == "all_live" or s.by == "processing_time"
                 if all_live and before is not None:
-                    known = [version for version in known if version.place[3] > before - s.period]
+                    known = [version for version in seen if version.place[3] > before - s.period]
                 own = _Version((self.window, partition, position, expiry), row.payload)
                 port, reason, first = self._of_copy(own, known) if known else ("unique", "", None)
                 if port == "unique":
-                    known = [*known, own]
-                    if all_live:
-                        known.sort(key=lambda version: -version.place[3])
-                self.seen[memory] = known
+                    self._remember(own, seen, in_order=all_live)
                 answers[-1].append((port, reason, None if first is None else first.place))
             clocks.append(clock)
         if s.by == "processing_time":
@@ -141,12 +138,20 @@ class Oracle:
         self.window += 1
         return answers
 
+    def _remember(self, own: _Version, seen: list[_Version], *, in_order: bool) -> None:
+        """In order: in place of the greatest below it, which goes in place of the greatest below itself, and so on."""
+        for number, version in enumerate(seen):
+            if in_order and own.place[3] > version.place[3]:
+                seen[number], own = own, version
+        seen.append(own)
+        del seen[self.settings.max_versions :]
+
     def _of_copy(self, own: _Version, known: list[_Version]) -> tuple[str, str, _Version]:
         """The port, the reason and the first copy of a tuple whose key is remembered."""
         s = self.settings
         counted = known[: s.max_versions] if s.on_conflict == "unique" else known[:1]
-        same = next((version for version in counted if version.payload == own.payload), None)
-        first = counted[0] if same is None or s.on_conflict is None else same
+        same = next((version for version in counted if version.payload in (own.payload, None)), None)
+        first = counted[0] if same is None else same
         in_window = first.place[0] == self.window
         if s.on_conflict is not None and first.payload is None:
             return "duplicate", "unknown", first

@@ -127,8 +127,8 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
 
     Rows whose admission is not ADMITTED keep it, and it settles their verdict. `find` is called once for every bucket
     with admitted rows, in ascending order of buckets; with `lookup_all_live` for all live buckets at once, as bucket 0.
-    It is called again, in that order, for each number of versions that keys with a conflict have. `load` is called once
-    before, with those buckets, where there are several.
+    It is called again, in that order, for the versions of keys with a conflict: of a bucket number by number. `load` is
+    called once before, with those buckets, where there are several.
     """
     admission = rows.admission.astype(np.uint8)
     admitted = np.flatnonzero(admission == Admission.ADMITTED)

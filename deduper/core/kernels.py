@@ -468,7 +468,6 @@ def judge_versions(
     lowest: Any,
     most: int,
     by_expiry: bool,
-    takes_later: bool,
     verdict: UInt8s,
     first_copy: Int64s,
     entries: Int64s,
@@ -479,12 +478,13 @@ def judge_versions(
 
     The entries of group g are match g and those that `following` leads to from there (-1: no more), up to one that was
     not found; at most `most` count. `by_expiry`: entries die one by one, and stand in the order of their expiry keys,
-    the greatest first, so that the dead are the last. `takes_later`: see `JudgeRules`.
+    the greatest first, so that those that are dead by a row's clock are the last. They stay, since by the clock of a
+    row of another source partition they may be alive. A row that comes to a full list takes the place of a dead entry.
 
     Written: `verdict`; `first_copy` of duplicates, and of versions and of what is one too many that of the group's
     first entry; `entries`, `groups` and `numbers`: the row, or -2 - match, that is version n of a group from now on,
-    where that is another one than before. Returns how many those are. Entries of equal expiry keys never change places,
-    since the store takes none in place of another.
+    where that is another one than before, of those that are alive by the greatest clock of the group. Returns how many
+    those are. An entry only takes the place of one with a lesser expiry key, since the store takes no other one there.
     """
     refs, known = np.empty(most, np.int64), np.empty(most, np.int64)
     prints, ages = np.empty(most, np.uint64), np.empty(most, expiry.dtype)
@@ -496,40 +496,41 @@ def judge_versions(
             prints[live], ages[live] = found_fingerprint[at], found_expiry[at]
             live += 1
             at = following[at]
-        stored = live
+        stored, is_set, latest = live, False, lowest
         for index in range(starts[group], starts[group + 1]):
             row = rows[index]
-            if by_expiry and not takes_later and has_latest[row]:
-                while live > 0 and is_expired(ages[live - 1], latest_before[row], period, lowest):
-                    live -= 1
+            alive = live
+            if by_expiry and has_latest[row]:
+                if not is_set or latest_before[row] > latest:
+                    is_set, latest = True, latest_before[row]
+                while alive > 0 and is_expired(ages[alive - 1], latest_before[row], period, lowest):
+                    alive -= 1
             same = -1
-            for number in range(live):
+            for number in range(alive):
                 # All of a key have fingerprints that count, or none has.
                 if prints[number] == fingerprint[row] or prints[number] == 0:
                     same = number
                     break
-            if same >= 0 and not (takes_later and expiry[row] > ages[same]):
+            if same >= 0:
                 verdict[row], first_copy[row] = _DUPLICATE, refs[same]
                 continue
-            if same < 0 and live == most and not (takes_later and expiry[row] > ages[live - 1]):
-                verdict[row], first_copy[row] = _DUPLICATE if takes_later else _ERROR, refs[0]
+            if alive > 0:
+                first_copy[row] = refs[0]
+            if alive == most:
+                verdict[row] = _ERROR
                 continue
             verdict[row] = _UNIQUE
-            if same < 0 and live > 0:
-                first_copy[row] = refs[0]
             ref, payload, age = row, fingerprint[row], expiry[row]
-            number = 0
-            while number < live:
+            for number in range(live):
                 if by_expiry and age > ages[number]:
                     refs[number], ref = ref, refs[number]
                     prints[number], payload = payload, prints[number]
                     ages[number], age = age, ages[number]
-                    if number == same:
-                        break
-                number += 1
-            if number == live and live < most:
+            if live < most:
                 refs[live], prints[live], ages[live] = ref, payload, age
                 live += 1
+        while is_set and live > 0 and is_expired(ages[live - 1], latest, period, lowest):
+            live -= 1
         for number in range(live):
             if number >= stored or refs[number] != known[number]:
                 entries[count], groups[count], numbers[count] = refs[number], group, number + 1

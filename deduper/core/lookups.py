@@ -30,7 +30,8 @@ class JudgeRules:
         processing_time: the intent's wall clock); None while unset.
     is_time: expiry keys are µs, so the distances of duplicates are counted.
     takes_later: a tuple with a later expiry key than the entry of its key is unique and takes its place, whatever the
-        clock: of rows that a unique port has written, the latest one of a key counts. Only with `lookup_all_live`.
+        clock: of rows that a unique port has written, the latest one of a key counts. Only with `lookup_all_live`,
+        without versions.
     has_fingerprint: rows and entries have fingerprints, and copies are compared with their first copies.
     refuses_conflicts: a copy with another payload is an error, not a duplicate. Only with `has_fingerprint`.
     most_versions: a tuple with another payload than those of its key is unique, up to so many payloads, and then an

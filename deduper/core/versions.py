@@ -108,7 +108,6 @@ def judge_versions(
         lowest,
         rules.most_versions,
         rules.lookup_all_live,
-        rules.takes_later,
         verdict,
         first_copy,
         entry_of,
@@ -128,19 +127,24 @@ def _look_up_versions(
     Also, for each of all these, the place of the key's next version among them; -1 where none was looked up.
     """
     parts, following = [keys], [np.full(keys.found.size, -1, np.int64)]
-    before, behind = wanted, keys.found.size
-    for number in range(2, rules.most_versions + 1):
-        if not wanted.size:
-            break
-        sought, sought_in = version_digests(groups.digests[wanted], number, rules.spread), groups.buckets[wanted]
-        order = np.lexsort((sought[:, 1], sought[:, 0], sought_in))
-        found = look_up(find, None, sought_in[order], sought[order], float_domain=rules.float_domain, compares=True)
-        following[-1][before[order]] = behind + np.arange(order.size)
-        parts.append(found)
-        following.append(np.full(order.size, -1, np.int64))
-        behind += order.size
-        before = np.flatnonzero(found.found)
-        wanted = wanted[order[before]]
+    behind = keys.found.size
+    # Bucket by bucket, since a bucket without room in memory is read again whenever another one comes between.
+    for of_bucket in np.split(wanted, np.flatnonzero(np.diff(groups.buckets[wanted])) + 1):
+        left, above, before = of_bucket, following[0], of_bucket
+        for number in range(2, rules.most_versions + 1):
+            if not left.size:
+                break
+            sought = version_digests(groups.digests[left], number, rules.spread)
+            order = np.lexsort((sought[:, 1], sought[:, 0]))
+            sought_in = groups.buckets[left]
+            found = look_up(find, None, sought_in, sought[order], float_domain=rules.float_domain, compares=True)
+            above[before[order]] = behind + np.arange(order.size)
+            above = np.full(order.size, -1, np.int64)
+            parts.append(found)
+            following.append(above)
+            behind += order.size
+            before = np.flatnonzero(found.found)
+            left = left[order[before]]
     return KeyMatches.joined(parts), np.concatenate(following)
 
 
@@ -165,7 +169,7 @@ def _entries(
 
     digests, expiry = version_digests(groups.digests[group], number, rules.spread), of(columns.expiry, matches.expiry)
     buckets = expiry_buckets(expiry, rules.span) if rules.lookup_all_live else groups.buckets[group]
-    order = np.lexsort((digests[:, 1], digests[:, 0], buckets))
+    order = _order(buckets, digests)
     windows = None
     if rules.keep_first_seen and match.size:
         windows = of(np.full(columns.place.size, window, np.uint32), matches.window)[order]
@@ -177,3 +181,11 @@ def _entries(
         windows,
         of(columns.fingerprint, matches.fingerprint)[order],
     )
+
+
+def _order(buckets: Int64s, digests: UInt64s) -> Int64s | slice:
+    """What sorts entries by (bucket, key): with `own_bucket` they are in order already where no key has versions."""
+    is_behind = np.ones(max(0, buckets.size - 1), np.bool_)
+    for column in (digests[:, 1], digests[:, 0], buckets):
+        is_behind = (column[1:] > column[:-1]) | ((column[1:] == column[:-1]) & is_behind)
+    return slice(None) if is_behind.all() else np.lexsort((digests[:, 1], digests[:, 0], buckets))

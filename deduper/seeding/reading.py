@@ -71,6 +71,13 @@ def seed_config(config: Config, given: SeedInput) -> Config:
     Raises:
         UsageError: the job cannot read such an input.
     """
+    if given.is_of_outputs and config.keeps_versions and config.lookup == "all_live":
+        raise UsageError(
+            f"{given.option} --outputs: with `on_conflict: unique`, and keys that expire one by one (`lookup: "
+            "all_live`, `by: processing_time`), a row of the port may be a version of its key, or the key again after "
+            "its period, and the rows do not say which. Seed the records that the job has read, without --outputs; if "
+            "they are gone, seed and run with `on_conflict: error` for one period: no version leaves again"
+        )
     expiry = config.expiry
     if isinstance(expiry, EventTimeExpiry | OrderedExpiry):
         expiry = expiry.model_copy(update={"max_jump": None})

@@ -124,7 +124,7 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
         keep_first_seen=config.store.first_seen,
         latest=processing_point(state, wall_us) if config.expiry.by == "processing_time" else state.latest_point,
         is_time=config.expiry_key_scale.is_time,
-        takes_later=config.is_of_outputs,
+        takes_later=config.is_of_outputs and config.lookup == "all_live",
         has_fingerprint=config.has_fingerprint,
         refuses_conflicts=config.may_refuse_conflicts and not config.keeps_versions,
         most_versions=config.max_versions if config.keeps_versions else 0,

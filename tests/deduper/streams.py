@@ -69,13 +69,31 @@ def random_stream(mode: str, seed: int) -> Stream:
 
 
 def with_payloads(stream: Stream, seed: int, share: float, on_conflict: str) -> Stream:
-    """The same stream with payloads that are compared; so many of all rows have another one than most."""
+    """The same stream with payloads that are compared; so many of all rows have another one than most.
+
+    Of some streams the first source partition of every window is ahead of the others.
+    """
     draw = random.Random(f"payloads {seed}")
+    unit = stream.settings.span if stream.floats else 1
+    steps = draw.choice((0, 1, 4, 12)) * unit if stream.settings.by in ("event_time", "ordered") else 0
 
     def payload(row: Row) -> Row:
         return replace(row, payload=draw.randint(1, 3) if draw.random() < share else 0)
 
-    windows = [replace(one, partitions=[list(map(payload, part)) for part in one.partitions]) for one in stream.windows]
+    def ahead(row: Row) -> Row:
+        is_far = row.expiry is None or not abs(row.expiry) < 2**50
+        return row if is_far else replace(row, expiry=row.expiry + steps)
+
+    windows = [
+        replace(
+            one,
+            partitions=[
+                [payload(row if number or not steps else ahead(row)) for row in part]
+                for number, part in enumerate(one.partitions)
+            ],
+        )
+        for one in stream.windows
+    ]
     rules = replace(stream.settings, on_conflict=on_conflict, max_versions=draw.randint(2, 4))
     return replace(stream, settings=rules, windows=windows)
 

@@ -85,7 +85,7 @@ def stored_key(
     if store.config is not None:
         forecaster = Forecaster(store.config, store.log.state, digest, found, None in values, wall_us)
         copies = tuple(_copies(store, forecaster, asked))
-    # An entry that a version has moved is the same copy.
+    # An entry that a version has moved is the same copy; without `first_seen` nothing says so, and both are shown.
     copies_of = {
         (one.window, one.bucket, number if one.origin is None else -1 - one.origin): one
         for number, one in enumerate(found)

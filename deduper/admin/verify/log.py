@@ -331,7 +331,7 @@ def _check_commit(run: _Run, commit: CommitRecord, file: str, history: LogHistor
 def _check_reasons(
     counts: dict[str, int], reasons: dict[str, int], of: str, file: str, check: Check, findings: Findings
 ) -> None:
-    """The reasons of a port add up to its count; unique tuples have none."""
+    """The reasons of a port add up to its count; of unique tuples only versions have one."""
     by_port: Counter[str] = Counter()
     for reason, count in reasons.items():
         by_port[PORT_OF_REASON.get(reason, f"of the reason {reason}")] += count

@@ -370,7 +370,9 @@ def _check_window(
     if known is not None:
         is_whole = {ref.name for ref in known.record.pieces} <= {ref.name for ref in own}
     else:
-        is_whole = rebuilt.entries == info.counts.get("unique")
+        # A window of versions may have moved entries: their number does not say whether it has lost any.
+        moves = VERSION_REASON in store.log.state.reason_totals
+        is_whole = rebuilt.entries == info.counts.get("unique") and not moves
     stated = set(info.buckets)
     file = known.file if known is not None else store.root / "log"
     if (

@@ -104,7 +104,7 @@ def test_conflicts_of_random_streams(mode: str, share: float, tmp_path: Path) ->
         for window in run_engine(stream, shape):
             found.update(reason for part in window for _, reason, _ in part if reason in CONFLICT_REASONS)
     if share == 0.3:
-        assert {"conflict", "version", "conflict_refused"} <= found.keys()
+        assert {"conflict", "version", "conflict_refused", "too_many_versions"} <= found.keys()
     assert bool(found) == (share > 0)
 
 

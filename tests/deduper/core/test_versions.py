@@ -1,4 +1,4 @@
-"""Versions of a key: their digests, their order in the store, and what `takes_later` makes of them."""
+"""Versions of a key: their digests, their order in the store, and their lives by the clocks of source partitions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from deduper.core.judge import ShardOutcome, ShardRows, judge_shard
 from deduper.core.lookups import JudgeRules
 from deduper.core.versions import version_digests
 from deduper.payload import MOST_VERSIONS
+from deduper.testing import Oracle, Row, Settings
+from tests.deduper.engine import Engine, Shape
 
 KEY = (7, 7)
 RULES = JudgeRules("ordered", True, False, 10, 5, 1, True, None, has_fingerprint=True, most_versions=3)
@@ -100,6 +102,26 @@ def test_a_version_that_outlives_others_takes_their_place() -> None:
     assert outcome.distances.counts == judge([], {}).distances.counts
 
 
+def test_versions_are_looked_up_bucket_by_bucket() -> None:
+    """A bucket without room in memory is read once more for them, not once for each number of each bucket."""
+    asked = []
+
+    def find(bucket: int, digests: Any) -> Matches:
+        asked.append(bucket)
+        count = np.zeros(len(digests), np.int64)
+        return Matches(
+            np.ones(len(digests), np.bool_), count, count, count.astype(np.uint32), 1 + count.view(np.uint64)
+        )
+
+    digests = np.array([(hi, 5) for hi in (5, 6, 6 + 64, 7)], np.uint64)
+    zeros = np.zeros(4, np.int64)
+    payloads = np.array([1, 2, 2, 2], np.uint64)
+    rows = ShardRows(digests, np.arange(4), zeros.astype(np.uint8), None, None, None, None, fingerprint=payloads)
+    rules = replace(RULES, by="never", lookup_all_live=False, buckets=64)
+    assert judge_shard(rows, rules, 9, find).reasons() == {"earlier_window": 1, "too_many_versions": 3}
+    assert asked == [5, 6, 7, 6, 6, 7, 7]
+
+
 def test_the_dead_are_the_last_and_make_room() -> None:
     """With a clock at 15 an entry of 5 is dead: the next version takes its place, and the limit counts the living."""
     known: Known = {DIGESTS[0]: (9, 50, 2, 100), DIGESTS[1]: (8, 51, 3, 101), DIGESTS[2]: (5, 52, 3, 102)}
@@ -119,9 +141,49 @@ def test_no_version_joins_an_unknown_payload() -> None:
     assert outcome.entries is None
 
 
-def test_of_outputs_the_latest_of_each_payload_counts() -> None:
-    """Whatever the order: a later one takes the place of its own payload; of too many the latest stay."""
-    rows = [(20, 100), (40, 101), (35, 100), (30, 101), (10, 102), (50, 103), (5, 104)]
-    outcome = judge(rows, {}, takes_later=True)
-    assert outcome.verdict.tolist() == [0, 0, 0, 1, 0, 0, 1]
-    assert stored(outcome.entries) == {1: (50, 5, 9, 103), 2: (40, 1, 9, 101), 3: (35, 2, 9, 100)}
+def ahead(most: int, fast: str, slow: list[tuple[str, int]]) -> list[tuple[str, str, Any]]:
+    """Payloads Y at 12 and X at 20 are known, latest point 20. Then a partition at 25 has `fast`, one at 20 `slow`.
+
+    What engine and oracle say of these rows. In the next window X, and `fast` again, are duplicates.
+    """
+    rules = Settings("ordered", 10, 5, "all_live", on_conflict="unique", max_versions=most)
+
+    def row(payload: str, at: int) -> Row:
+        return Row(("k",), at, "XYZW".index(payload))
+
+    windows = [
+        [[row("Y", 12), row("X", 20)]],
+        [[Row(("other",), 25, 0), row(fast, 25)], [row(*one) for one in slow]],
+        [[row(*one) for one in (("X", 20), (fast, 25))]],
+    ]
+    oracle, engine = Oracle(rules), Engine(rules, ["string"], Shape(conflicts="unique"))
+    expected = [oracle.judge(window, 0) for window in windows]
+    assert [engine.judge(window, 0) for window in windows] == expected
+    assert [answer[:2] for answer in expected[2][0]] == [("duplicate", "earlier_window")] * 2
+    return [*expected[1][0][1:], *expected[1][1]]
+
+
+X, Y = (0, 0, 1, 20), (0, 0, 0, 12)
+
+
+def test_a_fast_partition_kills_no_version_of_a_slow_one() -> None:
+    """By 25 Y is dead, by 20 it is not: its copy there is a duplicate, whatever the other partition has."""
+    copy_of_x = "duplicate", "earlier_window", X
+    assert ahead(2, "X", [("Y", 12), ("X", 20)]) == [copy_of_x, ("duplicate", "earlier_window", Y), copy_of_x]
+    assert ahead(2, "X", [("W", 12)]) == [copy_of_x, ("error", "too_many_versions", X)]
+    assert ahead(3, "Z", [("Y", 12), ("W", 12)]) == [
+        ("unique", "version", X),
+        ("duplicate", "earlier_window", Y),
+        ("error", "too_many_versions", (1, 0, 1, 25)),
+    ]
+
+
+def test_a_dead_version_gives_its_place_or_comes_again() -> None:
+    """Z takes the place of Y, so in the slow partition Y is one too many. Y again is another entry, that dies later."""
+    new = 1, 0, 1, 25
+    assert ahead(2, "Z", [("Y", 12), ("X", 19)]) == [
+        ("unique", "version", X),
+        ("error", "too_many_versions", new),
+        ("duplicate", "earlier_window", X),
+    ]
+    assert ahead(3, "Y", [("Y", 12)]) == [("unique", "version", X), ("duplicate", "same_window", new)]

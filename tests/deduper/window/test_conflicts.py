@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bucket_store.log.records import CommitRecord
+from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import decode_piece
@@ -25,9 +25,10 @@ from deduper.admin.verify.run import verify_store
 from deduper.cli.views.explain import render, render_conflicts
 from deduper.errors import UsageError
 from deduper.seeding.reading import seed_config
+from deduper.seeding.run import plan_seed
 from deduper.seeding.source import SeedInput
 from deduper.testing import differences
-from deduper.window.policy import FINGERPRINT
+from deduper.window.policy import FINGERPRINT, judge_rules
 from tests.deduper.cli.test_terminal import printed, words
 from tests.deduper.plain_job import PlainJob
 
@@ -311,6 +312,28 @@ def test_a_seed_has_the_jobs_payload(form: str, tmp_path: Path) -> None:
             SeedInput("files", str(one.root / "out" / "unique"), is_of_outputs=True),
         ):
             assert seed_config(config, given).payload_identity == config.payload_identity
+
+
+@pytest.mark.parametrize("expiry", [{"by": "never"}, ALL_LIVE | {"lookup": "own_bucket"}])
+def test_a_seed_of_outputs_makes_versions_where_keys_expire_by_bucket(expiry: dict[str, Any], tmp_path: Path) -> None:
+    """By the rules of the job: no later row takes the place of an earlier one."""
+    one = job(tmp_path, expiry=expiry, on_conflict="unique")
+    given = SeedInput("files", str(tmp_path / "out" / "unique"), is_of_outputs=True)
+    rules = judge_rules(seed_config(one.config, given), LogState(), 0)
+    assert (rules.takes_later, rules.most_versions) == (False, 8)
+
+
+@pytest.mark.parametrize("expiry", [{"by": "processing_time", "period": "1h"}, ALL_LIVE])
+def test_a_seed_of_outputs_with_versions_that_die_one_by_one_is_refused(expiry: dict[str, Any], tmp_path: Path) -> None:
+    """A row may be a version or its key again. Records can be seeded, and outputs where conflicts are errors."""
+    one = job(tmp_path, expiry=expiry, on_conflict="unique")
+    records = SeedInput("files", str(tmp_path / "in"))
+    outputs = SeedInput("files", str(tmp_path / "out" / "unique"), is_of_outputs=True)
+    with pytest.raises(UsageError, match="Seed the records that the job has read, without --outputs"):
+        plan_seed(one.config, outputs, None)
+    assert seed_config(one.config, records).keeps_versions
+    one.sections["on_conflict"] = "error"
+    assert judge_rules(seed_config(one.config, outputs), LogState(), 0).takes_later
 
 
 def test_merged_pieces_keep_fingerprints(tmp_path: Path) -> None:
