@@ -104,7 +104,7 @@ def test_a_version_that_outlives_others_takes_their_place() -> None:
 
 def test_versions_are_looked_up_bucket_by_bucket() -> None:
     """A bucket without room in memory is read once more for them, not once for each number of each bucket."""
-    asked = []
+    asked: list[int] = []
 
     def find(bucket: int, digests: Any) -> Matches:
         asked.append(bucket)

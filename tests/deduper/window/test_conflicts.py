@@ -318,6 +318,7 @@ def test_a_seed_has_the_jobs_payload(form: str, tmp_path: Path) -> None:
 def test_a_seed_of_outputs_makes_versions_where_keys_expire_by_bucket(expiry: dict[str, Any], tmp_path: Path) -> None:
     """By the rules of the job: no later row takes the place of an earlier one."""
     one = job(tmp_path, expiry=expiry, on_conflict="unique")
+    (tmp_path / "out" / "unique").mkdir(parents=True)
     given = SeedInput("files", str(tmp_path / "out" / "unique"), is_of_outputs=True)
     rules = judge_rules(seed_config(one.config, given), LogState(), 0)
     assert (rules.takes_later, rules.most_versions) == (False, 8)
@@ -327,6 +328,7 @@ def test_a_seed_of_outputs_makes_versions_where_keys_expire_by_bucket(expiry: di
 def test_a_seed_of_outputs_with_versions_that_die_one_by_one_is_refused(expiry: dict[str, Any], tmp_path: Path) -> None:
     """A row may be a version or its key again. Records can be seeded, and outputs where conflicts are errors."""
     one = job(tmp_path, expiry=expiry, on_conflict="unique")
+    (tmp_path / "out" / "unique").mkdir(parents=True)
     records = SeedInput("files", str(tmp_path / "in"))
     outputs = SeedInput("files", str(tmp_path / "out" / "unique"), is_of_outputs=True)
     with pytest.raises(UsageError, match="Seed the records that the job has read, without --outputs"):
