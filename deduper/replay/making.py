@@ -85,7 +85,8 @@ class Making:
         """The plan, its name, and how many of its parts are judged.
 
         Raises:
-            UsageError: the store has a plan of another replay, or windows of none; or nothing is in the range.
+            UsageError: the store has a plan of another replay, or windows of none; or nothing is in the range; or
+                offsets are deleted before they are read, again and again.
             IntegrityError: offsets of a topic are gone, and `data_loss` is `fail`.
             StopRequested: the stop was requested before the plan was made; nothing is left of it.
         """
@@ -141,6 +142,7 @@ class Making:
         is_of_topics = bool(source.ends)
         PROGRESS.info("surveying %s", counted(len(inputs), source.noun))
         surveys = surveys_of(self.session, self.reading, self.bounds, inputs)
+        source.surveyed()
         if is_of_topics:
             surveys = with_first_key(surveys, self.bounds)
         is_float = self.config.expiry_key_scale.is_float

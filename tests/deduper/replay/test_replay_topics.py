@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,10 +16,16 @@ import pytest
 from bucket_store.log.commit_log import CommitLog
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
-from deduper.errors import IntegrityError, UsageError
+from deduper.config.kafka.sections import KafkaSource
+from deduper.errors import IntegrityError, SourceAwayError, UsageError
+from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.offsets import End, TopicPartition, judged_ends
+from deduper.replay.keys import KeyRange
 from deduper.replay.run import plan_replay, replay
 from deduper.replay.settings import Asked, replay_config
+from deduper.replay.topics import ReplayTopics
+from deduper.sources.kafka.broker_watch import BrokerWatch
+from deduper.sources.kafka.reading import topic_reading
 from tests.deduper.killed_runs import Killed, killing
 from tests.deduper.replay.replays import A_DAY, DAY0, EVENTS, days, expected, ports, replayed, without_spark
 from tests.deduper.replay.topics import TopicJob, Topics, stand_in
@@ -247,6 +255,55 @@ def test_offsets_that_are_deleted_before_they_are_sorted_are_a_loss(
             replayed(job, **FEW)
     else:
         assert sum(replayed(job, **FEW).judged.values()) == 8 * A_DAY - 100
+
+
+def test_a_plan_that_never_overtakes_the_deletions_is_given_up(
+    topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `data_loss: continue`: the error says what happens, and what to do."""
+    uneven(topics, random.Random(4))
+    job = new_job(**of_events(data_loss="continue"))
+
+    def delete(name: str) -> None:
+        place = TopicPartition("in", 0)
+        if name == "replay.surveyed":
+            topics.earliest[place] = topics.earliest.get(place, 0) + 40
+
+    monkeypatch.setattr("bucket_store.failpoints.hit", delete)
+    with pytest.raises(UsageError, match="delete its oldest offsets faster than a plan reads them"):
+        replayed(job, **FEW)
+
+
+@pytest.mark.parametrize(
+    ("attempt_s", "is_surveyed", "is_given_up"), [(40, False, True), (40, True, False), (80, False, False)]
+)
+def test_the_deadline_of_brokers_begins_again_as_a_plan_goes_on(
+    attempt_s: int,
+    is_surveyed: bool,
+    is_given_up: bool,
+    topics: Topics,
+    new_job: Callable[..., TopicJob],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a survey, and when the reading went on for longer than the deadline of 60 s. One moment ends no plan."""
+    uneven(topics, random.Random(4))
+    now = [0.0]
+
+    def watch(source: KafkaSource, stop: Event | None) -> BrokerWatch:
+        return BrokerWatch(source, stop, ask=lambda: None, clock=lambda: now[0], sleep=lambda _: None)
+
+    monkeypatch.setattr("deduper.replay.topics.BrokerWatch", watch)
+    config = new_job(**of_events(deadline="60s")).config
+    assert isinstance(config.source, KafkaSource)
+    reading = topic_reading(config, config.source, bytes(16))
+    inputs = ReplayTopics(config, config.source, KeyRange(), reading, clock=lambda: now[0])
+    with pytest.raises(BrokerUnavailableError) if is_given_up else nullcontext():
+        for _ in range(4):
+            inputs.listed()
+            now[0] += attempt_s
+            if is_surveyed:
+                inputs.surveyed()
+            inputs.wait_for(SourceAwayError("in-0: no record in 10 s"))
 
 
 def test_a_topic_that_was_created_again_meanwhile_is_not_mixed(
