@@ -28,7 +28,7 @@ from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.reading import topic_reading
 from tests.deduper.killed_runs import Killed, killing
 from tests.deduper.replay.replays import A_DAY, DAY0, EVENTS, days, expected, ports, replayed, without_spark
-from tests.deduper.replay.topics import TopicJob, Topics, stand_in
+from tests.deduper.replay.topics import TopicJob, Topics, Watch, stand_in
 
 pytestmark = pytest.mark.slow
 ALL = {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 0}
@@ -232,11 +232,23 @@ def test_brokers_that_are_away_for_a_moment_are_waited_for(
     """While a sample is taken, in the survey, and in the sorting."""
     uneven(topics, random.Random(3))
     job = new_job(**of_events())
-    plan_replay(job.config, Asked(job.directory / "replayed"))
-    planning = len(topics.fetches)
-    topics.away = [False] * (planning + fetch) + [True]
+    topics.away = [False] * fetch + [True]
     assert replayed(job, **FEW).judged == ALL
     assert not topics.away
+
+
+def test_what_is_executed_is_not_estimated(
+    topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sample for people, and brokers are waited for as the job waits."""
+    uneven(topics, random.Random(3))
+    job = new_job(**of_events(deadline="20min"))
+    deadlines: list[int] = []
+    monkeypatch.setattr("deduper.replay.topics.BrokerWatch", lambda one, _: deadlines.append(one.deadline) or Watch())
+    report = replayed(job, **FEW)
+    assert (report.is_over, report.estimate, report.offsets) == (True, None, 8 * A_DAY)
+    assert report.bytes > 20 * 8 * A_DAY
+    assert deadlines == [1_200_000_000]
 
 
 @pytest.mark.parametrize("data_loss", ["fail", "continue"])
