@@ -129,6 +129,10 @@ class ReplayTopics:
         if self._first is not None and self._first >= 1000:
             times_ms = {one.place: int(self._first) // 1000 for one in batch.ranges}
             needed = self._cluster.offsets_since(times_ms)
+            # An index of times may lack some: a partition without an answer is left out if all its times are earlier.
+            unsure = [one.place for one in batch.ranges if needed.get(one.place, 0) < 0]
+            last_ms = self._cluster.greatest_times(unsure)
+            needed |= {place: 0 for place in unsure if not 0 <= last_ms.get(place, -1) < times_ms[place]}
         for whole in batch.ranges:
             first = needed.get(whole.place, whole.start)
             start = whole.start
