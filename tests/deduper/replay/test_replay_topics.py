@@ -21,8 +21,10 @@ from deduper.errors import IntegrityError, SourceAwayError, UsageError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.offsets import End, TopicPartition, judged_ends
 from deduper.replay.keys import KeyRange
+from deduper.replay.plan import PlannedSlice
 from deduper.replay.run import plan_replay, replay
 from deduper.replay.settings import Asked, replay_config
+from deduper.replay.slices import made_slice
 from deduper.replay.topics import ReplayTopics
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.reading import topic_reading
@@ -235,6 +237,22 @@ def test_brokers_that_are_away_for_a_moment_are_waited_for(
     topics.away = [False] * fetch + [True]
     assert replayed(job, **FEW).judged == ALL
     assert not topics.away
+
+
+def test_each_range_without_any_key_is_a_slice_of_its_own(
+    topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be one slice, whole in memory. All leave by the error port."""
+    uneven(topics, random.Random(3))
+    for _ in range(4 * RANGE):
+        topics.add(7, b"{")
+    job = new_job(**of_events())
+    made: list[PlannedSlice] = []
+    monkeypatch.setattr("deduper.replay.shuffle.made_slice", lambda *given: made.append(made_slice(*given)) or made[-1])
+    report = replayed(job, **FEW)
+    assert report.judged == {**ALL, "error": 4 * RANGE}
+    keyless = [one for one in made if one.last is None]
+    assert [(one.rows, len(one.inputs)) for one in keyless] == [(RANGE, 1)] * 4
 
 
 def test_what_is_executed_is_not_estimated(
