@@ -17,7 +17,7 @@ The file of a plan, in a frame of `bucket_store.framing` (magic `DEDUPRPL`, vers
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
@@ -234,7 +234,7 @@ def outline(
     if keyless_at is not None:
         own = {one.given.number: len(starts) + 1 + place for place, one in enumerate(whole)}
         cut |= dict.fromkeys(own, keyless_at)
-    first = [_as_it_is(one) for one in whole] if keyless_at is None else own.values()
+    first: Iterable[PlannedFile | int] = [_as_it_is(one) for one in whole] if keyless_at is None else own.values()
     return Outline((*first, *order), Cuts(np.array(starts, np.float64 if is_float else np.int64), cut, own))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.kafka.sections import KafkaSource
@@ -248,7 +249,12 @@ def test_each_range_without_any_key_is_a_slice_of_its_own(
         topics.add(7, b"{")
     job = new_job(**of_events())
     made: list[PlannedSlice] = []
-    monkeypatch.setattr("deduper.replay.shuffle.made_slice", lambda *given: made.append(made_slice(*given)) or made[-1])
+
+    def keeping(folder: Place, number: int, blobs: Iterable[bytes]) -> PlannedSlice:
+        made.append(made_slice(folder, number, blobs))
+        return made[-1]
+
+    monkeypatch.setattr("deduper.replay.shuffle.made_slice", keeping)
     report = replayed(job, **FEW)
     assert report.judged == {**ALL, "error": 4 * RANGE}
     keyless = [one for one in made if one.last is None]
@@ -262,7 +268,12 @@ def test_what_is_executed_is_not_estimated(
     uneven(topics, random.Random(3))
     job = new_job(**of_events(deadline="20min"))
     deadlines: list[int] = []
-    monkeypatch.setattr("deduper.replay.topics.BrokerWatch", lambda one, _: deadlines.append(one.deadline) or Watch())
+
+    def watch(source: KafkaSource, stop: Event | None) -> Watch:
+        deadlines.append(source.deadline)
+        return Watch(stop)
+
+    monkeypatch.setattr("deduper.replay.topics.BrokerWatch", watch)
     report = replayed(job, **FEW)
     assert (report.is_over, report.estimate, report.offsets) == (True, None, 8 * A_DAY)
     assert report.bytes > 20 * 8 * A_DAY
@@ -327,7 +338,8 @@ def test_the_deadline_of_brokers_begins_again_as_a_plan_goes_on(
     assert isinstance(config.source, KafkaSource)
     reading = topic_reading(config, config.source, bytes(16))
     inputs = ReplayTopics(config, config.source, KeyRange(), reading, clock=lambda: now[0])
-    with pytest.raises(BrokerUnavailableError) if is_given_up else nullcontext():
+    outcome: Any = pytest.raises(BrokerUnavailableError) if is_given_up else nullcontext()
+    with outcome:
         for _ in range(4):
             inputs.listed()
             now[0] += attempt_s

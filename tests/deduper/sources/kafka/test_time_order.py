@@ -157,7 +157,12 @@ def test_where_a_partition_goes_on_is_not_searched_again(monkeypatch: pytest.Mon
     brokers.add(0, hours(48, 40, 8))
     begins: list[int] = []
     search = time_order._Search
-    monkeypatch.setattr(time_order, "_Search", lambda next, low, step: begins.append(low) or search(next, low, step))
+
+    def searched(following: int, low: int, step: int) -> object:
+        begins.append(low)
+        return search(following, low, step)
+
+    monkeypatch.setattr(time_order, "_Search", searched)
     order.bounded({idle: 8, busy: 0}, brokers.latest)
     assert len(begins) == 1
     assert begins[0] > 0
