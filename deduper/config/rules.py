@@ -128,6 +128,9 @@ def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[ConfigM
             )
 
 
+_LEAST_SLACK_US = 1_000_000
+
+
 def _order(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[ConfigMistake]:
     if not isinstance(source, KafkaSource) or source.order != "time" or source.slack is None:
         return
@@ -137,6 +140,9 @@ def _order(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[ConfigMistake
     elif source.slack > expiry.period:
         what = f"lets partitions be further apart than the period of {format_duration(expiry.period)}"
         yield ConfigMistake(("source", "slack"), what, "write a part of the period")
+    elif source.slack < _LEAST_SLACK_US:
+        what = "is less than time stamps tell apart"
+        yield ConfigMistake(("source", "slack"), what, "write a second or more")
 
 
 def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[ConfigMistake]:

@@ -73,6 +73,11 @@ class ClusterOffsets:
         """
         return self._offsets({place: OffsetSpec.for_timestamp(time_ms) for place, time_ms in times_ms.items()})
 
+    def greatest_times(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The greatest time stamp of a record of each of these partitions in ms; -1 if no record has one."""
+        specs = dict.fromkeys(places, OffsetSpec.max_timestamp())  # type: ignore[no-untyped-call]  # see above
+        return {place: found.timestamp for place, found in self._offset_answers(specs).items()}
+
     def written(self, places: Collection[TopicPartition]) -> Held:
         """The offsets that the cluster holds of these partitions, with records of open transactions."""
         ids = self.topic_ids(place.topic for place in places)
@@ -93,6 +98,11 @@ class ClusterOffsets:
         }
 
     def _offsets(self, specs: Mapping[TopicPartition, Any], isolation: IsolationLevel | None = None) -> Offsets:
+        return {place: found.offset for place, found in self._offset_answers(specs, isolation).items()}
+
+    def _offset_answers(
+        self, specs: Mapping[TopicPartition, Any], isolation: IsolationLevel | None = None
+    ) -> dict[TopicPartition, Any]:
         wanted = {ClientPartition(place.topic, place.partition): spec for place, spec in specs.items()}
         if not wanted:
             return {}
@@ -101,7 +111,7 @@ class ClusterOffsets:
             "the offsets",
             lambda: self._admin.list_offsets(wanted, isolation_level=level, request_timeout=self._answer_s),
         )
-        return {TopicPartition(place.topic, place.partition): answer.offset for place, answer in found.items()}
+        return {TopicPartition(place.topic, place.partition): answer for place, answer in found.items()}
 
     def _listed(self) -> dict[str, TopicMetadata]:
         return self._ask("the topics", lambda: self._admin.list_topics(timeout=self._answer_s)).topics

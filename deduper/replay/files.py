@@ -23,6 +23,9 @@ class ReplayFiles:
         """See `ReplayInputs`. Raises as `source_files`."""
         return [*source_files(self._source)[0]]
 
+    def surveyed(self) -> None:
+        """See `ReplayInputs`."""
+
     def require_same(self) -> None:
         """See `ReplayInputs`: each reader compares its file."""
 

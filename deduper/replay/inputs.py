@@ -114,6 +114,9 @@ class ReplayInputs(Protocol):
             IntegrityError: offsets are gone, and `data_loss` is `fail`.
         """
 
+    def surveyed(self) -> None:
+        """Called when all were read once."""
+
     def require_same(self) -> None:
         """Called when all were read. Raises SourceAwayError if some of them may be others than those that were read."""
 

@@ -28,7 +28,7 @@ from deduper.core.clock import ClockRules
 from deduper.errors import IntegrityError, SourceAwayError, StopRequested, UsageError
 from deduper.replay.inputs import InputReading, ReplayInputs
 from deduper.replay.keys import KeyRange
-from deduper.replay.plan import Outline, Plan, PlannedPart, outline, with_first_key
+from deduper.replay.plan import Outline, Plan, PlannedPart, first_key, outline
 from deduper.replay.shuffle import sorted_slices, surveys_of
 from deduper.replay.slices import Cutting
 from deduper.sinks.staging import staging_home
@@ -85,7 +85,8 @@ class Making:
         """The plan, its name, and how many of its parts are judged.
 
         Raises:
-            UsageError: the store has a plan of another replay, or windows of none; or nothing is in the range.
+            UsageError: the store has a plan of another replay, or windows of none; or nothing is in the range; or
+                offsets are deleted before they are read, again and again.
             IntegrityError: offsets of a topic are gone, and `data_loss` is `fail`.
             StopRequested: the stop was requested before the plan was made; nothing is left of it.
         """
@@ -141,11 +142,12 @@ class Making:
         is_of_topics = bool(source.ends)
         PROGRESS.info("surveying %s", counted(len(inputs), source.noun))
         surveys = surveys_of(self.session, self.reading, self.bounds, inputs)
-        if is_of_topics:
-            surveys = with_first_key(surveys, self.bounds)
+        source.surveyed()
         is_float = self.config.expiry_key_scale.is_float
         cuts_all = is_of_topics or self.twin is not None
-        drawn = outline(surveys, self.slice_bytes or SLICE_BYTES, is_float=is_float, cuts_all=cuts_all)
+        keyless_at = first_key(surveys, self.bounds) if is_of_topics else None
+        size = self.slice_bytes or SLICE_BYTES
+        drawn = outline(surveys, size, is_float=is_float, cuts_all=cuts_all, keyless_at=keyless_at)
         if not drawn.order:
             raise UsageError(_NOTHING)
         to_sort = [one for one in inputs if one.number in drawn.cuts.inputs]

@@ -2,6 +2,7 @@
 
 A part is a file that is read as it is, or a slice. Inputs whose expiry keys overlap or touch make a *run*; a run of one
 file whose keys ascend is that file, every other one is cut into slices. The last slice has the keys beyond the guard.
+A range of a topic without any key is a slice of its own, before all others.
 
 The file of a plan, in a frame of `bucket_store.framing` (magic `DEDUPRPL`, version 1), is a `_Body` by
 `bucket_store.wire`:
@@ -16,8 +17,8 @@ The file of a plan, in a frame of `bucket_store.framing` (magic `DEDUPRPL`, vers
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -168,22 +169,28 @@ class Cuts:
     """Where the records of some inputs go: a slice has the keys from its start to that of the next one.
 
     `inputs` are their numbers, with the key of their first records. The slice behind the last start has the keys beyond
-    the guard.
+    the guard. `own`: the slices of inputs without any key, by number; they come after that.
     """
 
     starts: Keys
     inputs: dict[int, Key] = field(default_factory=dict)
+    own: dict[int, int] = field(default_factory=dict)
 
-    def slices_of(self, keys: Keys, bounds: KeyRange) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The slice of each key."""
-        slices = np.searchsorted(self.starts, keys, side="right") - 1
+    def slices_of(
+        self, keys: Keys, numbers: np.ndarray[tuple[int], np.dtype[np.int64]], bounds: KeyRange
+    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The slice of each record, by its key and the number of its input."""
+        slices = (np.searchsorted(self.starts, keys, side="right") - 1).astype(np.int64)
         slices[bounds.beyond(keys)] = self.starts.size
-        return slices.astype(np.int64)
+        for number in np.unique(numbers).tolist():
+            if number in self.own:
+                slices[numbers == number] = self.own[number]
+        return slices
 
     @property
     def count(self) -> int:
-        """The slices, with that beyond the guard."""
-        return int(self.starts.size) + 1
+        """All slices."""
+        return int(self.starts.size) + 1 + len(self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +201,21 @@ class Outline:
     cuts: Cuts
 
 
-def outline(surveys: Sequence[Survey], slice_bytes: int, *, is_float: bool, cuts_all: bool = False) -> Outline:
+def outline(
+    surveys: Sequence[Survey],
+    slice_bytes: int,
+    *,
+    is_float: bool,
+    cuts_all: bool = False,
+    keyless_at: Key | None = None,
+) -> Outline:
     """The parts of the surveyed inputs, with slices of about so many bytes. Inputs without records are in none.
 
-    `cuts_all`: those in order are cut too.
+    `cuts_all`: those in order are cut too. `keyless_at`: each of those without any expiry key is a slice of its own, at
+    this key; None: they are files, which are read as they are.
     """
-    order: list[PlannedFile | int] = [_as_it_is(one) for one in surveys if one.is_whole and one.rows]
+    whole = [one for one in surveys if one.is_whole and one.rows]
+    order: list[PlannedFile | int] = []
     starts: list[Key] = []
     cut: dict[int, Key] = {}
     keyed = [one for one in surveys if one.rows and not one.is_whole]
@@ -214,19 +230,17 @@ def outline(surveys: Sequence[Survey], slice_bytes: int, *, is_float: bool, cuts
     cut |= {one.given.number: one.begin for one in keyed if one.first is None and one.begin is not None}
     if any(one.has_beyond for one in keyed):
         order.append(len(starts))
-    return Outline(tuple(order), Cuts(np.array(starts, np.float64 if is_float else np.int64), cut))
+    own: dict[int, int] = {}
+    if keyless_at is not None:
+        own = {one.given.number: len(starts) + 1 + place for place, one in enumerate(whole)}
+        cut |= dict.fromkeys(own, keyless_at)
+    first: Iterable[PlannedFile | int] = [_as_it_is(one) for one in whole] if keyless_at is None else own.values()
+    return Outline((*first, *order), Cuts(np.array(starts, np.float64 if is_float else np.int64), cut, own))
 
 
-def with_first_key(surveys: Sequence[Survey], bounds: KeyRange) -> list[Survey]:
-    """The surveys, where those of inputs without any expiry key have the first key of all, to be cut with the others.
-
-    For ranges of topics, which are cut all.
-    """
-    first = min((one.first for one in surveys if one.first is not None), default=bounds.some_key)
-    return [
-        replace(one, begin=first, first=first, last=first, sample=(first,), is_whole=False) if one.is_whole else one
-        for one in surveys
-    ]
+def first_key(surveys: Sequence[Survey], bounds: KeyRange) -> Key:
+    """The first key of all, or some key of the range."""
+    return min((one.first for one in surveys if one.first is not None), default=bounds.some_key)
 
 
 def _runs(surveys: Sequence[Survey]) -> list[list[Survey]]:

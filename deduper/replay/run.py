@@ -58,8 +58,9 @@ class ReplayReport(AsJson):
     `store`, `outputs`: where it writes; `sorts_in`: the folder of its slices. `judged`: rows by port, of all runs.
     `is_begun`: the store has the plan. `is_over`: everything is judged. A source has `files`, or `offsets` in so many
     `partitions`, of which `bytes` is an estimate. `files_since`, `offsets_since`: those that came meanwhile, and are
-    not judged; None: the brokers do not answer. `report`: a page about the result. `rate`: as the windows of its own
-    store were judged, or those of the job's; for people, who read the time of the plan.
+    not judged; None: the brokers do not answer. `estimate`: of a plan; None when it is executed. `report`: a page about
+    the result. `rate`: as the windows of its own store were judged, or those of the job's; for people, who read the
+    time of the plan.
     """
 
     json_names = (
@@ -122,7 +123,7 @@ def plan_replays(replays: Sequence[tuple[Config, Asked]], *, now_us: int | None 
 
 
 def _plan(
-    config: Config, asked: Asked, now_us: int | None, sample: Sample | None
+    config: Config, asked: Asked, now_us: int | None, sample: Sample | None, *, is_executed: bool = False
 ) -> tuple[ReplayReport, Sample | None]:
     order = order_of(config, asked)
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
@@ -142,7 +143,7 @@ def _plan(
         # A store elsewhere may be away, and its job may run on other machines.
         rate=measured_rate(one.store.place for one in (own, config) if one.store.is_local),
     )
-    if planned.is_over:
+    if planned.is_over or (is_executed and not isinstance(own.source, FilesSource)):
         return planned, sample
     inputs: Sequence[ReplayInput]
     reading = _reading(own, bytes(16))
@@ -157,6 +158,8 @@ def _plan(
         source = own.source.model_copy(update={"deadline": min(own.source.deadline, _PLAN_WAITS_US)})
         inputs = _inputs(own.model_copy(update={"source": source}), bounds, reading).listed()
         planned = _with_offsets(planned, inputs)
+    if is_executed:
+        return replace(planned, bytes=sum(one.size_bytes for one in inputs)), sample
     sample = sample or sample_of(own, reading, bounds, inputs)
     size_bytes = sum(one.size_bytes for one in inputs)
     return replace(planned, bytes=size_bytes, estimate=estimated(own, sample, sorts=order == "time")), sample
@@ -165,7 +168,8 @@ def _plan(
 def _with_offsets(report: ReplayReport, inputs: Iterable[ReplayInput]) -> ReplayReport:
     ranges = [one for one in inputs if isinstance(one, ReplayRange)]
     offsets = sum(one.end - one.start for one in ranges)
-    return replace(report, partitions=len({one.name for one in ranges}), offsets=offsets)
+    size_bytes = sum(one.size_bytes for one in ranges)
+    return replace(report, partitions=len({one.name for one in ranges}), offsets=offsets, bytes=size_bytes)
 
 
 def _state(config: Config) -> LogState:
@@ -198,7 +202,9 @@ def replay(
         FileMovedError: a file has changed or is gone that is still to be read.
         DeduperError, StoreError: as `service.job.run`.
     """
-    planned = replace(planned or plan_replay(config, asked, now_us=clock()), is_executed=True)
+    if planned is None:
+        planned, _ = _plan(config, asked, clock(), None, is_executed=True)
+    planned = replace(planned, is_executed=True)
     own = replay_config(config, asked)
     if planned.is_over:  # an earlier run may have been killed before it had finished
         return _finished(own, asked, planned, twin)
@@ -212,6 +218,8 @@ def replay(
     state = _state(own)
     is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(state))
     report = replace(planned, windows=state.next_window, judged=dict(state.totals), is_over=is_over)
+    if REPLAY in state.extra and not isinstance(own.source, FilesSource):
+        report = _with_offsets(report, Plan.of_bytes(plan_file(own).read(), str(plan_file(own))).inputs)
     if not is_over:
         return report
     failpoints.hit("replay.drained")

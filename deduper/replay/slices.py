@@ -85,7 +85,9 @@ class Cutting:
         if not held:
             return
         whole = pa.Table.from_batches(held).combine_chunks()
-        slices = self.cuts.slices_of(whole.column(_KEY).to_numpy(), self.bounds)
+        slices = self.cuts.slices_of(
+            whole.column(_KEY).to_numpy(), whole.column(layout.ORDER).to_numpy() >> POSITION_BITS, self.bounds
+        )
         rows = np.argsort(slices, kind="stable")
         numbers, begins = np.unique(slices[rows], return_index=True)
         for number, begin, end in zip(numbers.tolist(), begins, [*begins[1:], rows.size], strict=True):

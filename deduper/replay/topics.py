@@ -8,7 +8,8 @@ offsets that are gone, is `KafkaBatches`' work here too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Event
 
@@ -29,6 +30,7 @@ _SAMPLED_RANGES = 24
 _RECORD_BYTES = 300.0
 """The size of a record if none was read."""
 _ALL = 1 << 62
+_MOST_LOSSES = 3
 
 
 class ReplayTopics:
@@ -37,15 +39,26 @@ class ReplayTopics:
     noun = "range"
 
     def __init__(
-        self, config: Config, source: KafkaSource, bounds: KeyRange, reading: InputReading, stop: Event | None = None
+        self,
+        config: Config,
+        source: KafkaSource,
+        bounds: KeyRange,
+        reading: InputReading,
+        stop: Event | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._first = bounds.first if _is_by_time_stamp(config, source) else None
         self._source = source
         self._cluster = KafkaCluster(source, stop)
         self._reading = reading
         whole = source.model_copy(update={"max_offsets_per_batch": _ALL})
-        self._batches = KafkaBatches(whole, self._cluster, None, BrokerWatch(source, stop))
+        self._watch = BrokerWatch(source, stop)
+        self._batches = KafkaBatches(whole, self._cluster, None, self._watch)
         self._batch: KafkaBatch | None = None
+        self._clock = clock
+        self._begun_s = 0.0
+        self._losses = 0
 
     @property
     def ends(self) -> str:
@@ -59,6 +72,7 @@ class ReplayTopics:
         Raises:
             UsageError: there is no record from the first offsets of the source on, or from the first time.
         """
+        self._begun_s = self._clock()
         if self._batch is None:
             self._batches.begin(drain=True)
             self._batch = self._batches.next_batch()
@@ -73,6 +87,10 @@ class ReplayTopics:
             for number, one in enumerate(ranges)
         ]
 
+    def surveyed(self) -> None:
+        """See `ReplayInputs`: the deadline begins again."""
+        self._watch.progressed()
+
     def require_same(self) -> None:
         """See `ReplayInputs`: a range that could be read had all that the brokers held, if its topic is the same."""
         assert self._batch is not None
@@ -86,10 +104,24 @@ class ReplayTopics:
 
         Raises:
             IntegrityError: offsets are gone, and `data_loss` is `fail`.
+            UsageError: they are gone again and again: no plan is made before the brokers delete more.
         """
         if self._batch is None:
             raise failure
+        if self._clock() - self._begun_s >= self._source.deadline / 1_000_000 + self._watch.silence_s:
+            self._watch.progressed()  # it was read for so long
+        begun = self._batch.ranges
         self._batch = self._batch.after_failure(failure)
+        if self._batch.ranges == begun:
+            return
+        self._watch.progressed()
+        self._losses += 1
+        if self._losses == _MOST_LOSSES:
+            raise UsageError(
+                f"{self._source.place}: the brokers delete its oldest offsets faster than a plan reads them, which is "
+                f"twice: {failure}. Begin later: `source.starting_offsets: {{time: ...}}`, by some hours behind the "
+                "oldest record"
+            )
 
     def _ranges(self, batch: KafkaBatch) -> Iterator[ReplayRange]:
         """The ranges that may have records from the first key on, without number and size."""
@@ -97,6 +129,10 @@ class ReplayTopics:
         if self._first is not None and self._first >= 1000:
             times_ms = {one.place: int(self._first) // 1000 for one in batch.ranges}
             needed = self._cluster.offsets_since(times_ms)
+            # An index of times may lack some: a partition without an answer is left out if all its times are earlier.
+            unsure = [one.place for one in batch.ranges if needed.get(one.place, 0) < 0]
+            last_ms = self._cluster.greatest_times(unsure)
+            needed |= {place: 0 for place in unsure if not 0 <= last_ms.get(place, -1) < times_ms[place]}
         for whole in batch.ranges:
             first = needed.get(whole.place, whole.start)
             start = whole.start

@@ -14,7 +14,7 @@ TOPICS = "topics"
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """The topic of a port: its name, its id, and the next window when this id was first seen."""
+    """The topic of a port: its name, its id, and the first window of the owner that saw this id first."""
 
     topic: str
     topic_id: str
@@ -37,17 +37,20 @@ def topics_extra(known: Mapping[str, KnownTopic]) -> dict[str, Any]:
     return {TOPICS: {port: [one.topic, one.topic_id, one.first_window] for port, one in sorted(known.items())}}
 
 
-def compared(known: KnownTopic | None, topic: str, topic_id: str, next_window: int) -> tuple[KnownTopic, str | None]:
-    """What is known of a port's topic from here on, and the warning if it was made again meanwhile."""
+def compared(known: KnownTopic | None, topic: str, topic_id: str, first_own: int) -> tuple[KnownTopic, str | None]:
+    """What is known of a port's topic from here on, and the warning if it was made again meanwhile.
+
+    `first_own`: the first window of this owner.
+    """
     if known is None or known.topic != topic:
-        return KnownTopic(topic, topic_id, next_window), None
+        return KnownTopic(topic, topic_id, first_own), None
     if known.topic_id == topic_id:
         return known, None
     lacks = None
-    if known.first_window < next_window:
+    if known.first_window < first_own:
         lacks = (
-            f"topic {topic} was deleted and made again: of the windows {known.first_window} to {next_window - 1} those "
+            f"topic {topic} was deleted and made again: of the windows {known.first_window} to {first_own - 1} those "
             "that were published before are not in it. If readers need them, judge their records again with a store of "
             "another name: docs/kafka.md"
         )
-    return KnownTopic(topic, topic_id, next_window), lacks
+    return KnownTopic(topic, topic_id, first_own), lacks

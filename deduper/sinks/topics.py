@@ -96,7 +96,7 @@ class KafkaPorts:
                     return  # the others would be waited for too
                 continue
             self._not_compared.remove(port)
-            now, warning = compared(self._known.get(port), sink.topic, found, self._log.state.next_window)
+            now, warning = compared(self._known.get(port), sink.topic, found, self._first_own)
             self._known = {**self._known, port: now}
             if warning is not None:
                 logger.warning("port %s: %s", port, warning)

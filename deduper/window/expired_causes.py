@@ -17,21 +17,24 @@ _LITTLE = 3
 
 
 _REPLAY = "`deduper replay CONFIG` judges the source in the order of time, with a new store and new outputs"
-_WRONG_ORDER = {
-    True: f"files with later times were judged before these: {_REPLAY}",
-    False: "these records were read behind later ones: a partition is far behind the others, which `source: {order: "
-    f"time, slack: 1h}}` prevents, or old records were sent again; {_REPLAY}",
-}
-"""By whether the source is one of files."""
+_FILES = f"files with later times were judged before these: {_REPLAY}"
+_ARRIVAL = (
+    "these records were read behind later ones: a partition is far behind the others, which `source: {order: time, "
+    f"slack: …}}` with a part of the period prevents, or old records were sent again; {_REPLAY}"
+)
+_TIME = (
+    "these records were read behind later ones, in spite of `order: time`: old records were sent again, or the time "
+    f"stamps of their records are not their times; {_REPLAY}"
+)
 
 
 def expired_cause(
-    lateness: SpanCounts, period_us: int, ahead_s: float, *, behind: int, is_of_files: bool
+    lateness: SpanCounts, period_us: int, ahead_s: float, *, behind: int, is_of_files: bool, is_in_time: bool = False
 ) -> str | None:
     """In words; None if no row of a window was later than the period.
 
     `lateness` is that of all rows by event time; `behind` of them were expired already as the window began. `ahead_s`:
-    of the latest point, over the wall clock.
+    of the latest point, over the wall clock. `is_in_time`: of topics with `order: time`.
     """
     period_s = period_us / 1e6
     bounds = lateness.cumulative()
@@ -45,7 +48,7 @@ def expired_cause(
             "has made others expired: lower `expiry.max_ahead_of_now`, and correct the producer's clock"
         )
     if 2 * behind >= rows:
-        return _WRONG_ORDER[is_of_files]
+        return _FILES if is_of_files else _TIME if is_in_time else _ARRIVAL
     ends = [end for end, _ in late]
     below = accumulate(count for _, count in late)
     end = next(end for end, upto in zip(ends, below, strict=True) if 2 * upto >= rows)

@@ -294,9 +294,14 @@ class WindowRunner:
         if not record.counts.get("expired") or not isinstance(expiry, EventTimeExpiry) or record.latest_point is None:
             return None
         ahead_s = (record.latest_point - record.wall_us) / 1e6
-        is_of_files = isinstance(self._config.source, FilesSource)
+        source = self._config.source
         return expired_cause(
-            judgement.lateness, expiry.period, ahead_s, behind=judgement.behind, is_of_files=is_of_files
+            judgement.lateness,
+            expiry.period,
+            ahead_s,
+            behind=judgement.behind,
+            is_of_files=isinstance(source, FilesSource),
+            is_in_time=getattr(source, "order", None) == "time",
         )
 
     def _write_profile(self) -> None:

@@ -150,7 +150,7 @@ class KafkaSource(Section):
     )
     slack: Duration | None = Field(
         default=None,
-        description="With `order: time`: how far a partition may be ahead of the others, at most the period",
+        description="With `order: time`: how far a partition may be ahead of the others, from a second to the period",
         examples=["2h"],
     )
     value: KafkaValue = Field(

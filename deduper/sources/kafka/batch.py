@@ -229,8 +229,7 @@ class KafkaBatches:
         latest = dict(held.latest)
         if self._until is not None:
             latest = {place: min(end, self._until.get(place, 0)) for place, end in latest.items()}
-        ends = limited(self._ends, held, self._in_time(held, latest), self._source.max_offsets_per_batch)
-        found, batch = self._batch(ends, held)
+        found, batch = self._batch(self._next_ends(held, latest), held)
         # A window without records, if need be: a loss is reported once, and a job that begins at the end does not
         # begin at another end after a restart.
         if found.ranges or found.losses or not self._is_recorded:
@@ -310,17 +309,22 @@ class KafkaBatches:
         )
         return found, batch
 
-    def _in_time(self, held: Held, latest: Offsets) -> Offsets:
-        """The ends of the next window, for the times of the records; `latest` if it takes all."""
+    def _next_ends(self, held: Held, latest: Offsets) -> Offsets:
+        """The ends of the next window."""
+        most = self._source.max_offsets_per_batch
         if self._order is None:
-            return latest
+            return limited(self._ends, held, latest, most)
         begins = next_offsets(self._ends, held)
-        waiting = {place: latest.get(place, 0) - begin for place, begin in begins.items()}
-        if sum(max(0, count) for count in waiting.values()) <= self._source.max_offsets_per_batch:
-            self._order.rest()
+        waiting = {place: max(0, latest.get(place, 0) - begin) for place, begin in begins.items()}
+        if sum(waiting.values()) <= most:
+            self._order.rest(latest)
             return latest
-        idle = [place for place, count in waiting.items() if count <= 0 and held.latest[place] > held.earliest[place]]
-        return self._order.bounded(begins, latest, idle if self._until is None else ())
+        # All of these add half a window at most. One without records is waited for if it may have some soon.
+        small = [place for place, count in waiting.items() if count and 2 * count * len(waiting) <= most]
+        if self._until is None:
+            small += [p for p, count in waiting.items() if not count and held.latest[p] > held.earliest[p]]
+        bounds = self._order.bounded(begins, latest, small)
+        return limited(self._ends, held, bounds, most) | {place: bounds[place] for place in small if waiting[place]}
 
     def _held_and_lost(self, topics: set[str]) -> tuple[Held, tuple[Loss, ...]]:
         """The offsets that the cluster holds, and the losses by them. A loss counts when several checks show it.

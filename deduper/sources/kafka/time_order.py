@@ -6,23 +6,25 @@ is held back. The brokers know the first offset with a time stamp or a later one
 the progress is that time at least. So a progress is found by bisection, for all partitions at once, to a quarter of the
 slack and never too great; no record is read for it.
 
-A partition whose time stamps are ahead of the clock has no progress: it is not held back, and holds none. One that has
-given all it has holds the others for `IDLE_S` at most.
+A partition whose time stamps are ahead of the clock has no progress: it is not held back, and holds none. One of which
+each window takes all that it has holds the others for `IDLE_S` at most, whether that is nothing or a few records.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from deduper.kafka.offsets import Offsets, TopicPartition
-from deduper.units import counted, span
+from deduper.units import counted, format_time, span
 
 logger = logging.getLogger(__name__)
 
 IDLE_S = 10.0
+LONG_S = 600.0
+"""A partition that is held back for so long is worth a warning."""
 
 Times = Mapping[TopicPartition, int]
 """Time stamps in ms."""
@@ -75,32 +77,50 @@ class TimeOrder:
         self._wall_clock_s = wall_clock_s
         self._monotonic_s = monotonic_s
         self._found: dict[TopicPartition, _Search] = {}
-        self._idle_since: dict[TopicPartition, float] = {}
+        self._latest: Offsets = {}
+        self._all_taken_since: dict[TopicPartition, float] = {}
+        self._holds_since: float | None = None
+        self._has_warned = False
         self.held_back: tuple[TopicPartition, ...] = ()
 
-    def rest(self) -> None:
-        """Called when one window takes all that waits."""
-        self._idle_since = {}
+    def rest(self, latest: Offsets) -> None:
+        """Called when one window takes all that waits. A partition that gets no record stays as idle as it is."""
+        now, known = self._monotonic_s(), self._all_taken_since
+        self._all_taken_since = {
+            place: known.get(place, now) if end == self._latest.get(place) else now for place, end in latest.items()
+        }
+        self._latest = dict(latest)
         self._hold(())
 
-    def bounded(self, nexts: Offsets, latest: Offsets, idle: Iterable[TopicPartition] = ()) -> Offsets:
+    def bounded(self, nexts: Offsets, latest: Offsets, small: Collection[TopicPartition] = ()) -> Offsets:
         """The ends of a window, `latest` at most. `nexts`: the next offset of each partition.
 
-        `idle` are partitions without a record that waits, which may have one soon. Without them some partition is read.
+        `small` are partitions of which the window takes all up to these ends, also those that have nothing now and may
+        have a record soon. Without the latter some partition is read.
         """
+        now = self._monotonic_s()
+        all_taken = {place: self._all_taken_since.get(place, now) for place in small}
+        idle = {place for place, since in all_taken.items() if now - since >= IDLE_S}
         waiting = [place for place in sorted(latest) if latest[place] > nexts.get(place, latest[place])]
-        progress = self._progress({place: nexts[place] for place in (*waiting, *self._briefly(idle))})
-        if not progress:
+        progress = self._progress({place: nexts[place] for place in {*waiting, *(all_taken.keys() - idle)}})
+        ends = dict(latest)
+        holding = {place: at for place, at in progress.items() if place not in idle}
+        if holding:
+            last = min(sorted(holding), key=holding.__getitem__)
+            least = holding[last]
+            firsts = self._first_offsets({place: least + self._slack_ms for place in waiting if place in progress})
+            for place, first in firsts.items():
+                if first >= 0:
+                    ends[place] = min(latest[place], max(first, nexts[place]))
+            held = {place: (progress[place] - least) / 1000 for place in waiting if ends[place] == nexts[place]}
+            self._hold(
+                tuple(held),
+                f"up to {span(max(held.values(), default=0))} ahead of {last} at {format_time(1000 * least)}",
+            )
+        else:
             self._hold(())
-            return latest
-        least = min(progress.values())
-        firsts = self._first_offsets({place: least + self._slack_ms for place in waiting if place in progress})
-        ends = {
-            place: min(end, max(firsts[place], nexts[place])) if firsts.get(place, -1) >= 0 else end
-            for place, end in latest.items()
-        }
-        held = tuple(place for place in waiting if ends[place] == nexts[place])
-        self._hold(held, max((progress[place] - least for place in held), default=0) / 1000)
+        self._all_taken_since = {place: since for place, since in all_taken.items() if ends[place] == latest[place]}
+        self._latest = dict(latest)
         return ends
 
     def _progress(self, nexts: Offsets) -> dict[TopicPartition, int]:
@@ -124,22 +144,22 @@ class TimeOrder:
                     searches[place].answered(at, firsts[place], now_ms)
                 else:  # it is gone
                     del searches[place]
-        self._found = searches
+                    self._found.pop(place, None)
+        self._found |= searches
         return {place: one.low for place, one in searches.items() if not one.is_ahead}
 
-    def _briefly(self, idle: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def _hold(self, held: tuple[TopicPartition, ...], ahead: str = "") -> None:
         now = self._monotonic_s()
-        self._idle_since = {place: self._idle_since.get(place, now) for place in idle}
-        return [place for place, since in self._idle_since.items() if now - since < IDLE_S]
-
-    def _hold(self, held: tuple[TopicPartition, ...], ahead_s: float = 0.0) -> None:
-        if held and not self.held_back:
-            logger.info(
-                "%s.order: %s held back, up to %s ahead of the others",
-                self._name,
-                f"{held[0]} is" if len(held) == 1 else f"{counted(len(held), 'partition')} are",
-                span(ahead_s),
-            )
-        elif self.held_back and not held:
+        if held:
+            who = f"{held[0]} is" if len(held) == 1 else f"{counted(len(held), 'partition')} are"
+            if self._holds_since is None:
+                self._holds_since = now
+                logger.info("%s.order: %s held back, %s", self._name, who, ahead)
+            elif now - self._holds_since >= LONG_S and not self._has_warned:
+                self._has_warned = True
+                waited = span(now - self._holds_since)
+                logger.warning("%s.order: %s held back for %s already, %s", self._name, who, waited, ahead)
+        elif self._holds_since is not None:
+            self._holds_since, self._has_warned = None, False
             logger.info("%s.order: no partition is held back any more", self._name)
         self.held_back = held

@@ -80,6 +80,8 @@ slack-without-order |   tombstones: error |   slack: 2h
   11:3: source.slack: has no effect; add `order: time`, or remove it
 slack-beyond-period |   tombstones: error |   order: time\n  slack: 25h
   12:10: source.slack: lets partitions be further apart than the period of 1d; write a part of the period
+slack-of-nothing |   tombstones: error |   order: time\n  slack: 999us
+  12:10: source.slack: is less than time stamps tell apart; write a second or more
 order-of-nothing | <TO_EXPIRY> |   order: time\n  slack: 2h\nkey: [user, id]\nexpiry: {by: never}\n
   11:10: source.order: `time` does nothing for records that expire by never; remove it and `slack`, or write `expiry:
       {by: event_time, …}`

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
-from deduper.errors import IntegrityError, UsageError
+from deduper.config.kafka.sections import KafkaSource
+from deduper.errors import IntegrityError, SourceAwayError, UsageError
+from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.offsets import End, TopicPartition, judged_ends
+from deduper.replay.keys import KeyRange
+from deduper.replay.plan import PlannedSlice
 from deduper.replay.run import plan_replay, replay
 from deduper.replay.settings import Asked, replay_config
+from deduper.replay.slices import made_slice
+from deduper.replay.topics import ReplayTopics
+from deduper.sources.kafka.broker_watch import BrokerWatch
+from deduper.sources.kafka.reading import topic_reading
 from tests.deduper.killed_runs import Killed, killing
 from tests.deduper.replay.replays import A_DAY, DAY0, EVENTS, days, expected, ports, replayed, without_spark
-from tests.deduper.replay.topics import TopicJob, Topics, stand_in
+from tests.deduper.replay.topics import TopicJob, Topics, Watch, stand_in
 
 pytestmark = pytest.mark.slow
 ALL = {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 0}
@@ -224,11 +235,49 @@ def test_brokers_that_are_away_for_a_moment_are_waited_for(
     """While a sample is taken, in the survey, and in the sorting."""
     uneven(topics, random.Random(3))
     job = new_job(**of_events())
-    plan_replay(job.config, Asked(job.directory / "replayed"))
-    planning = len(topics.fetches)
-    topics.away = [False] * (planning + fetch) + [True]
+    topics.away = [False] * fetch + [True]
     assert replayed(job, **FEW).judged == ALL
     assert not topics.away
+
+
+def test_each_range_without_any_key_is_a_slice_of_its_own(
+    topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be one slice, whole in memory. All leave by the error port."""
+    uneven(topics, random.Random(3))
+    for _ in range(4 * RANGE):
+        topics.add(7, b"{")
+    job = new_job(**of_events())
+    made: list[PlannedSlice] = []
+
+    def keeping(folder: Place, number: int, blobs: Iterable[bytes]) -> PlannedSlice:
+        made.append(made_slice(folder, number, blobs))
+        return made[-1]
+
+    monkeypatch.setattr("deduper.replay.shuffle.made_slice", keeping)
+    report = replayed(job, **FEW)
+    assert report.judged == {**ALL, "error": 4 * RANGE}
+    keyless = [one for one in made if one.last is None]
+    assert [(one.rows, len(one.inputs)) for one in keyless] == [(RANGE, 1)] * 4
+
+
+def test_what_is_executed_is_not_estimated(
+    topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sample for people, and brokers are waited for as the job waits."""
+    uneven(topics, random.Random(3))
+    job = new_job(**of_events(deadline="20min"))
+    deadlines: list[int] = []
+
+    def watch(source: KafkaSource, stop: Event | None) -> Watch:
+        deadlines.append(source.deadline)
+        return Watch(stop)
+
+    monkeypatch.setattr("deduper.replay.topics.BrokerWatch", watch)
+    report = replayed(job, **FEW)
+    assert (report.is_over, report.estimate, report.offsets) == (True, None, 8 * A_DAY)
+    assert report.bytes > 20 * 8 * A_DAY
+    assert deadlines == [1_200_000_000]
 
 
 @pytest.mark.parametrize("data_loss", ["fail", "continue"])
@@ -249,6 +298,56 @@ def test_offsets_that_are_deleted_before_they_are_sorted_are_a_loss(
         assert sum(replayed(job, **FEW).judged.values()) == 8 * A_DAY - 100
 
 
+def test_a_plan_that_never_overtakes_the_deletions_is_given_up(
+    topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `data_loss: continue`: the error says what happens, and what to do."""
+    uneven(topics, random.Random(4))
+    job = new_job(**of_events(data_loss="continue"))
+
+    def delete(name: str) -> None:
+        place = TopicPartition("in", 0)
+        if name == "replay.surveyed":
+            topics.earliest[place] = topics.earliest.get(place, 0) + 40
+
+    monkeypatch.setattr("bucket_store.failpoints.hit", delete)
+    with pytest.raises(UsageError, match="delete its oldest offsets faster than a plan reads them"):
+        replayed(job, **FEW)
+
+
+@pytest.mark.parametrize(
+    ("attempt_s", "is_surveyed", "is_given_up"), [(40, False, True), (40, True, False), (80, False, False)]
+)
+def test_the_deadline_of_brokers_begins_again_as_a_plan_goes_on(
+    attempt_s: int,
+    is_surveyed: bool,
+    is_given_up: bool,
+    topics: Topics,
+    new_job: Callable[..., TopicJob],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a survey, and when the reading went on for longer than the deadline of 60 s. One moment ends no plan."""
+    uneven(topics, random.Random(4))
+    now = [0.0]
+
+    def watch(source: KafkaSource, stop: Event | None) -> BrokerWatch:
+        return BrokerWatch(source, stop, ask=lambda: None, clock=lambda: now[0], sleep=lambda _: None)
+
+    monkeypatch.setattr("deduper.replay.topics.BrokerWatch", watch)
+    config = new_job(**of_events(deadline="60s")).config
+    assert isinstance(config.source, KafkaSource)
+    reading = topic_reading(config, config.source, bytes(16))
+    inputs = ReplayTopics(config, config.source, KeyRange(), reading, clock=lambda: now[0])
+    outcome: Any = pytest.raises(BrokerUnavailableError) if is_given_up else nullcontext()
+    with outcome:
+        for _ in range(4):
+            inputs.listed()
+            now[0] += attempt_s
+            if is_surveyed:
+                inputs.surveyed()
+            inputs.wait_for(SourceAwayError("in-0: no record in 10 s"))
+
+
 def test_a_topic_that_was_created_again_meanwhile_is_not_mixed(
     topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,8 +365,12 @@ def test_a_topic_that_was_created_again_meanwhile_is_not_mixed(
 def test_a_range_of_time_stamps_is_asked_of_the_brokers(
     topics: Topics, new_job: Callable[..., TopicJob], tmp_path: Path
 ) -> None:
-    """Ranges before `--from` are not read, and the result is that of a job whose times the brokers do not know."""
+    """Ranges before `--from` are not read, and the result is that of a job whose times the brokers do not know.
+
+    Nor is one without an answer left out unread, if it may have a record of these times.
+    """
     uneven(topics, random.Random(5))
+    topics.without_times = {TopicPartition("in", 3)}
     found = []
     for number, column in enumerate(("at", "ts")):
         job = new_job(**{**of_events(), "expiry": {**EVENTS, "field": column}})

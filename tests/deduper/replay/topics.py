@@ -34,6 +34,7 @@ class Topics:
     away: list[bool] = field(default_factory=list)
     fetches: list[RangePart] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
+    without_times: set[TopicPartition] = field(default_factory=set)
     cluster_id: str = "cluster"
 
     def add(self, partition: int, value: bytes | None, time_ms: int = 0, topic: str = "in") -> None:
@@ -70,9 +71,15 @@ class Topics:
     def offsets_since(self, times_ms: Mapping[TopicPartition, int]) -> Offsets:
         """As the brokers find them."""
         return {
-            place: next((n for n, one in enumerate(self.records[place]) if one and one[0] >= time_ms), -1)
+            place: -1
+            if place in self.without_times
+            else next((n for n, one in enumerate(self.records[place]) if one and one[0] >= time_ms), -1)
             for place, time_ms in times_ms.items()
         }
+
+    def greatest_times(self, places: Any) -> dict[TopicPartition, int]:
+        """As the brokers find them."""
+        return {place: max((one[0] for one in self.records[place] if one), default=-1) for place in places}
 
     def commit_offsets(self, ranges: Any) -> None:
         """For tools that show lag."""

@@ -98,6 +98,17 @@ def test_many_expired_rows_have_a_cause(caplog: pytest.LogCaptureFixture) -> Non
     assert watch.expired_note() == said.replace("20% of 10", "13% of 30")
 
 
+def test_the_cause_of_rows_in_spite_of_an_order_of_time() -> None:
+    """What is set already is no advice; what is not has no number that may be more than the period."""
+    late = SpanCounts.of([(72 * 3.6e9, 4)])
+    found = [
+        expired_cause(late, 3_600_000_000, 0, behind=4, is_of_files=False, is_in_time=is_in_time)
+        for is_in_time in (True, False)
+    ]
+    assert [one is not None and "slack" in one for one in found] == [False, True]
+    assert "1h" not in str(found)
+
+
 @pytest.mark.parametrize(
     ("late_h", "ahead_s", "behind", "is_of_files", "cause"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -86,6 +86,20 @@ def test_without_an_answer_the_topics_are_compared_after_the_next_publication(
     assert cluster.asked == ["unique"]
     assert "of the windows 0 to 2 those" in caplog.text
     assert ports.extra() == {"topics": {"unique": ["unique", "B", 3]}}
+
+
+def test_a_late_answer_counts_from_the_first_window_of_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has sent that window to this topic before the answer."""
+    cluster = Cluster(monkeypatch)
+    ports = started(tmp_path, {}, 3)
+    cluster.ids["unique"] = "A"
+    (tmp_path / "0.parquet").touch()
+    sent = OutputFile("unique", str(tmp_path / "0.parquet"), "", 0, 0, 1)
+    cast("Any", ports._log.state).next_window = 4
+    ports.publish(3, [(sent, TopicPlace("unique", (0,), "clicks"))])
+    assert ports.extra() == {"topics": {"unique": ["unique", "A", 3]}}
 
 
 def test_what_is_no_topic_of_now_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,17 @@ def hours(begin: float, end: float, count: int) -> list[int]:
     return [int(NOW_MS - HOUR_MS * (begin - (begin - end) * number / count)) for number in range(count)]
 
 
+def behind(directory: Path, brokers: Brokers, **settings: Any) -> tuple[KafkaBatches, Cluster]:
+    """The source of a new job that reads them in the order of time."""
+    cluster = Cluster(dict.fromkeys(brokers.logs, 0), brokers.latest, named=frozenset({"in"}))
+    cluster.offsets_since = brokers.first_offsets  # type: ignore[attr-defined]
+    settings = {"order": "time", "slack": SLACK_US, "topics": ("in",), **settings}
+    source = kafka_source(loaded(BASE, directory)).model_copy(update=settings)
+    batches = KafkaBatches(source, cast("Any", cluster), None, cast("Any", Watch()))
+    batches._order = brokers.order()
+    return batches, cluster
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_record_is_read_beyond_the_slack(seed: int) -> None:
     """Of any partitions, each in some disorder: all are read, every window has some, and few questions are asked."""
@@ -109,7 +120,7 @@ def test_a_partition_that_is_ahead_is_held_back_until_the_others_have_come() -> 
 
 
 def test_an_idle_partition_holds_the_others_for_ten_seconds() -> None:
-    """It may have records of its time soon; after a rest at the head of the log it may again."""
+    """At the head of the log it is idle still; with a record it may hold again."""
     brokers = Brokers()
     idle, busy = brokers.add(0, hours(48, 40, 8)), brokers.add(1, hours(20, 1, 19))
     order = brokers.order()
@@ -118,20 +129,81 @@ def test_an_idle_partition_holds_the_others_for_ten_seconds() -> None:
     brokers.now_s += time_order.IDLE_S
     assert order.bounded(nexts, brokers.latest, [idle])[busy] > 0
     assert order.held_back == ()
-    order.rest()
-    assert order.bounded(nexts, brokers.latest, [idle])[busy] == 0
+    order.rest(brokers.latest)
+    assert order.bounded(nexts, brokers.latest, [idle])[busy] > 0
+    brokers.add(0, hours(40, 39, 1))
+    order.rest(brokers.latest)
+    assert order.bounded({idle: 9, busy: 0}, brokers.latest, [idle])[busy] == 0
     assert order.held_back == (busy,)
+
+
+def test_a_partition_that_is_ahead_is_held_though_it_is_small() -> None:
+    """A window would take all that it has: that makes it hold none, and it is held back itself."""
+    brokers = Brokers()
+    full, small = brokers.add(0, hours(48, 10, 380)), brokers.add(1, hours(11, 1, 10))
+    order = brokers.order()
+    for _ in range(3):
+        assert order.bounded({full: 0, small: 0}, brokers.latest, [small])[small] == 0
+        brokers.now_s += time_order.IDLE_S
+
+
+def test_where_a_partition_goes_on_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its progress is known from before it had nothing that waits, and is at least that."""
+    brokers = Brokers()
+    idle, busy = brokers.add(0, hours(48, 40, 8)), brokers.add(1, hours(48, 1, 47))
+    order = brokers.order()
+    order.bounded({idle: 0, busy: 0}, brokers.latest)
+    order.bounded({idle: 8, busy: 0}, brokers.latest)
+    brokers.add(0, hours(48, 40, 8))
+    begins: list[int] = []
+    search = time_order._Search
+
+    def searched(following: int, low: int, step: int) -> object:
+        begins.append(low)
+        return search(following, low, step)
+
+    monkeypatch.setattr(time_order, "_Search", searched)
+    order.bounded({idle: 8, busy: 0}, brokers.latest)
+    assert len(begins) == 1
+    assert begins[0] > 0
+
+
+def test_a_warning_says_who_holds_the_others_for_long(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with the partition that is behind and its time."""
+    brokers = Brokers()
+    slow, busy = brokers.add(0, [0] * 50), brokers.add(1, hours(20, 1, 19))
+    order = brokers.order()
+    for _ in range(4):
+        order.bounded({slow: 0, busy: 0}, brokers.latest)
+        brokers.now_s += time_order.LONG_S / 2
+    (warning,) = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+    assert warning.startswith("source.order: in-1 is held back for 10 min already, up to")
+    assert warning.endswith("ahead of in-0 at 1970-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize("time_ms", [-1, 0])
+def test_a_few_old_records_again_and_again_hold_no_others(time_ms: int, tmp_path: Path) -> None:
+    """Of a producer without a clock: its partition never runs dry, and each window takes all that it has."""
+    brokers = Brokers()
+    full, small = brokers.add(0, hours(48, 10, 3_000)), brokers.add(1, [time_ms])
+    batches, cluster = behind(tmp_path, brokers, max_offsets_per_batch=500)
+    batches.begin(drain=False)
+    while len(brokers.logs[full]) - batches._ends[full].offset > 500:
+        brokers.add(1, [time_ms, time_ms])
+        cluster.latest = brokers.latest
+        batch = batches.next_batch()
+        assert batch is not None
+        assert batch.ends[small].offset == len(brokers.logs[small])
+        batches.judged(batch)
+        brokers.now_s += 1
+        assert brokers.now_s < 100
 
 
 def test_windows_of_a_source_are_bounded_while_it_is_behind(tmp_path: Path) -> None:
     """A commit names who is held back; drained, a partition at its end holds none; at the head nothing is asked."""
     brokers = Brokers()
     full, small = brokers.add(0, hours(48, 10, 380)), brokers.add(1, hours(11, 1, 10))
-    cluster = Cluster(earliest={full: 0, small: 0}, latest=brokers.latest, named=frozenset({"in"}))
-    cluster.offsets_since = brokers.first_offsets  # type: ignore[attr-defined]
-    settings = {"order": "time", "slack": SLACK_US, "max_offsets_per_batch": 50, "topics": ("in",)}
-    source = kafka_source(loaded(BASE, tmp_path)).model_copy(update=settings)
-    batches = KafkaBatches(source, cast("Any", cluster), None, cast("Any", Watch()))
+    batches, cluster = behind(tmp_path, brokers, max_offsets_per_batch=50)
     batches.begin(drain=True)
     held = []
     while (batch := batches.next_batch()) is not None:
