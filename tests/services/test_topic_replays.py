@@ -118,6 +118,7 @@ def test_the_brokers_know_where_a_range_begins(
     assert few < many == 4 * A_DAY
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("order", [{}, {"order": "time", "slack": "1h"}], ids=["arrival", "time"])
 def test_a_job_that_catches_up_keeps_partitions_together(
     order: dict[str, str], broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path

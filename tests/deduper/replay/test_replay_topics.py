@@ -133,7 +133,7 @@ def random_topic(topics: Topics, seed: int) -> list[tuple[str, int, list[Any]]]:
     return ranges
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [3, 5, *(pytest.param(seed, marks=pytest.mark.night) for seed in (0, 1, 2, 4))])
 def test_a_replay_of_a_topic_is_the_oracle_on_the_sorted_log(
     seed: int, topics: Topics, new_job: Callable[..., TopicJob]
 ) -> None:
@@ -228,7 +228,7 @@ def test_the_job_goes_on_where_the_replay_ends(
 
 
 @pytest.mark.night(but=["30"])
-@pytest.mark.parametrize("fetch", [3, 30, 60])
+@pytest.mark.parametrize("fetch", [3, *(pytest.param(fetch, marks=pytest.mark.night) for fetch in (30, 60))])
 def test_brokers_that_are_away_for_a_moment_are_waited_for(
     fetch: int, topics: Topics, new_job: Callable[..., TopicJob]
 ) -> None:
