@@ -109,8 +109,9 @@ class Slot:
     _calls: Calls = field(init=False)
     _opened: OpenProducer | None = None
     _last: int | None = None
-    _last_at: float = 0.0
     """The last window that this process knows as published."""
+    _last_at: float = 0.0
+    """When it was known, by the monotonic clock."""
 
     def __post_init__(self) -> None:
         self.name = self.sink.transactional_id(self.number)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -58,17 +59,7 @@ def table_upsert(
 
     Without --execute it shows the plan.
     """
-    from deduper.cli.views.tables import render_change
-    from deduper.service.logs import configure_logging
-    from deduper.table.operations.changes import run_change
-    from deduper.table.operations.write import saying_when_stopped
-    from deduper.table.settings import load_config
-
-    checked = load_config(config)
-    configure_logging(as_json=False, verbose=verbose)
-    with saying_when_stopped():
-        report = run_change("upsert", checked, execute=execute)
-    answer(report, render_change, as_json=as_json)
+    _change("upsert", config, execute=execute, as_json=as_json, verbose=verbose)
 
 
 @command(table_app, "delete", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
@@ -79,6 +70,10 @@ def table_delete(
 
     Without --execute it shows the plan and writes nothing.
     """
+    _change("delete", config, execute=execute, as_json=as_json, verbose=verbose)
+
+
+def _change(kind: Literal["upsert", "delete"], config: Path, *, execute: bool, as_json: bool, verbose: bool) -> None:
     from deduper.cli.views.tables import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.operations.changes import run_change
@@ -88,7 +83,7 @@ def table_delete(
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
     with saying_when_stopped():
-        report = run_change("delete", checked, execute=execute)
+        report = run_change(kind, checked, execute=execute)
     answer(report, render_change, as_json=as_json)
 
 

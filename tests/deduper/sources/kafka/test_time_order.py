@@ -200,7 +200,11 @@ def test_a_few_old_records_again_and_again_hold_no_others(time_ms: int, tmp_path
 
 
 def test_windows_of_a_source_are_bounded_while_it_is_behind(tmp_path: Path) -> None:
-    """A commit names who is held back; drained, a partition at its end holds none; at the head nothing is asked."""
+    """A commit names the partitions that are held back.
+
+    In a run that drains the source, a partition at its end holds none. Where one window takes all that waits, the
+    brokers are asked for no time stamps.
+    """
     brokers = Brokers()
     full, small = brokers.add(0, hours(48, 10, 380)), brokers.add(1, hours(11, 1, 10))
     batches, cluster = behind(tmp_path, brokers, max_offsets_per_batch=50)
