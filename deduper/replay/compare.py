@@ -121,7 +121,8 @@ def plan_comparison(config: Config, other: Config, asked: Asked) -> Comparison:
     Raises:
         UsageError: as `plan_replay`, or the jobs cannot be compared.
     """
-    return Comparison(*plan_replays(_replays(config, other, asked)))
+    here, there = plan_replays(_replays(config, other, asked))
+    return Comparison(here, there)
 
 
 def _replays(config: Config, other: Config, asked: Asked) -> list[tuple[Config, Asked]]:
@@ -147,7 +148,7 @@ def compare(
         DeduperError, StoreError: as `replay`.
     """
     replays = _replays(config, other, asked)
-    planned = Comparison(*plan_replays(replays, is_executed=True))
+    first, second = plan_replays(replays, is_executed=True)
     (here, asked_here), (there, asked_there) = replays
     given = session
     if given is None:
@@ -156,13 +157,13 @@ def compare(
         judge = partial(
             replay, on_progress=on_progress, session=given, slice_bytes=slice_bytes, window_bytes=window_bytes
         )
-        first = judge(here, asked_here, twin=Twin(), planned=planned.here)
+        first = judge(here, asked_here, twin=Twin(), planned=first)
         if not first.is_over:
-            return replace(planned, here=first)
+            return Comparison(first, second)
         file = plan_file(replay_config(here, asked_here))
-        second = judge(there, asked_there, twin=Twin(file), planned=planned.there)
+        second = judge(there, asked_there, twin=Twin(file), planned=second)
         if not second.is_over:
-            return replace(planned, here=first, there=second)
+            return Comparison(first, second)
     finally:
         if session is None:
             end_session(given)
