@@ -158,8 +158,18 @@ _CUT_OFF = "the broker has lost what it had acknowledged"
 def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
     """The offset from which each topic partition is judged next, by what the cluster holds, and the losses before it.
 
-    Applied again to its own result it finds no more losses. A topic that was recreated begins at its earliest offsets.
+    Applied again to its own result it finds no more losses. A topic that was recreated begins at its earliest offsets;
+    a partition that was added to a topic of `judged` begins at 0, and offsets below its earliest one are lost.
     """
+    added = {
+        place: End(held.topic_ids[place.topic], 0)
+        for place in held.earliest.keys() - judged.keys()
+        if any(
+            other.topic == place.topic and end.topic_id == held.topic_ids.get(place.topic)
+            for other, end in judged.items()
+        )
+    }
+    judged = {**judged, **added}
     ends = dict(judged)
     losses: list[Loss] = []
     for place, known in sorted(judged.items()):

@@ -60,11 +60,10 @@ def kafka_records(rows: DataFrame, source: KafkaSource) -> DataFrame:
 
 
 def _admission(source: KafkaSource, is_empty: Column, valid: Column, malformed: Column) -> Column:
-    for_empty = Admission.TOMBSTONE if source.tombstones == "error" else Admission.ADMITTED
     admission = (
-        F.when(is_empty, int(for_empty))
-        .when(~valid, int(Admission.INVALID_UTF8))
-        .when(malformed, int(Admission.MALFORMED))
+        F.when(is_empty & F.lit(source.tombstones == "error"), int(Admission.TOMBSTONE))
+        .when(~is_empty & ~valid, int(Admission.INVALID_UTF8))
+        .when(~is_empty & malformed, int(Admission.MALFORMED))
     )
     for column, part in source.record_columns:
         if column.type.name == "string" and part != "topic":
