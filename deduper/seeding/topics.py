@@ -25,10 +25,10 @@ from deduper.kafka.offsets import (
     End,
     Ends,
     Offsets,
+    TopicPartition,
+    by_topic,
     ends_from_wire,
     ends_to_wire,
-    parse_offsets,
-    write_offsets,
 )
 from deduper.seeding.source import SeedInput, is_open
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
@@ -52,11 +52,16 @@ class SeededOffsets:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> SeededOffsets:
         """The value of a commit."""
-        return cls(wire["start"], ends_from_wire(wire["ends"]), parse_offsets(wire["until"]))
+        until = {
+            TopicPartition(topic, int(partition)): offset
+            for topic, partitions in wire["until"].items()
+            for partition, offset in partitions.items()
+        }
+        return cls(wire["start"], ends_from_wire(wire["ends"]), until)
 
     def to_wire(self) -> dict[str, Any]:
         """The value for a commit."""
-        return {"start": self.start, "ends": ends_to_wire(self.ends), "until": write_offsets(self.until)}
+        return {"start": self.start, "ends": ends_to_wire(self.ends), "until": self.next_offsets}
 
     def after(self, batch: SourceBatch) -> SeededOffsets:
         """With the offsets of a batch."""
@@ -66,8 +71,7 @@ class SeededOffsets:
     @property
     def next_offsets(self) -> dict[str, dict[str, int]]:
         """Where the seed ends, as a job on the topic writes it for `source.starting_offsets`."""
-        found: dict[str, dict[str, int]] = json.loads(write_offsets(self.until))
-        return found
+        return by_topic(self.until)
 
     @property
     def left(self) -> int:

@@ -17,8 +17,7 @@ from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.kafka.values import DEDUP_HEADERS
 from deduper.config.model import Config
 from deduper.errors import UsageError
-from deduper.kafka.sending import Headers, Sending
-from deduper.kafka.topic_ends import committed_ranges
+from deduper.kafka.commands import Headers, Sending, committed_ranges
 from deduper.sources.kafka.whole_topic import TopicRecord, records_of, whole_topic
 
 _NEEDED = ("reason", "window", "origin")
