@@ -22,10 +22,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.arrow_columns import DeclaredColumn
-from deduper.config.expiry import EventTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
+from deduper.config.sections import EventTimeExpiry
 from deduper.core.verdict import REASONS, Admission
 from deduper.diagnostics import Diagnostic, warning
 from deduper.errors import DeduperError, UsageError

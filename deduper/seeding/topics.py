@@ -30,11 +30,12 @@ from deduper.kafka.offsets import (
     ends_from_wire,
     ends_to_wire,
 )
-from deduper.seeding.source import SeedInput, is_open
+from deduper.seeding.source import SeedInput
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.protocol import SourceBatch
+from deduper.window.completeness import SEED_OPEN
 
 _SETTING = "source.starting_offsets"
 _PLAN_WAITS_US = 30_000_000
@@ -181,7 +182,7 @@ def judged_offsets(
             raise UsageError(
                 f"--from {given.start}: topic {given.place} was seeded from {judged.start}: repeat it with that"
             )
-        if is_open(state, given.name):
+        if state.extra.get(SEED_OPEN) == given.name:
             return judged
         added = {place: End(topic_id, first) for place, first in held.earliest.items() if place not in judged.ends}
         return replace(judged, ends=judged.ends | added, until=dict(held.latest))
