@@ -14,10 +14,10 @@ from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.places.place import Place
-from deduper.admin.lag import source_lag
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.report.collect import report_of
 from deduper.admin.report.page import page
+from deduper.admin.status import source_lag
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from deduper.config.kafka.sections import HEADER, KafkaSource
 from deduper.core.verdict import Admission
-from deduper.kafka.offsets import OffsetRange, write_offsets
+from deduper.kafka.offsets import OffsetRange, by_topic
 from deduper.tasks.layout import ADMISSION, ORDER, PARTITION, RAW, TOPIC
 from tests.spark.spark_reader import MALFORMED, REC, with_records
 
@@ -30,8 +30,8 @@ def kafka_range_frame(session: SparkSession, source: KafkaSource, ranges: Sequen
         "includeHeaders": "true",
         "failOnDataLoss": "false",
         "assign": json.dumps(numbers),
-        "startingOffsets": write_offsets({taken.place: taken.start for taken in ranges}),
-        "endingOffsets": write_offsets({taken.place: taken.end for taken in ranges}),
+        "startingOffsets": json.dumps(by_topic({taken.place: taken.start for taken in ranges})),
+        "endingOffsets": json.dumps(by_topic({taken.place: taken.end for taken in ranges})),
     }
     return session.read.format("kafka").options(**settings).load()
 
