@@ -49,7 +49,6 @@ from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.clock import POSITION_BITS
-from deduper.core.digests import key_digest
 from deduper.core.verdict import REASONS, Admission, TupleVerdict
 from deduper.sinks import staging
 from deduper.sources.files.batch import SourceFileBatch
@@ -74,6 +73,7 @@ from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import WindowInput, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
+from tests.deduper.digest_oracle import key_digest
 from tests.deduper.unread import UNREAD
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so
