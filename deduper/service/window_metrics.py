@@ -30,7 +30,7 @@ from deduper.service.health import HealthFacts, complaints
 from deduper.service.log_counts import LogCounts
 from deduper.service.process_memory import memory_room, resident_bytes
 from deduper.sinks.names import HasPorts
-from deduper.spark.home import installed_pyspark
+from deduper.spark.installed import installed_pyspark
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from deduper.table.stored_times import StoredTimes, stored_schema
 from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
 from deduper.tasks.readers.path_columns import is_hidden
-from deduper.tasks.readers.rounded_keys import RoundedKeys
+from deduper.tasks.readers.reading_tasks import RoundedKeys
 from deduper.tasks.readers.text import NamedLines, SomeLines, require_lines, some_lines
 from deduper.text.format import TextFormat
 

@@ -58,12 +58,11 @@ from deduper.sources.files.source_file import ListedFile, source_digest, stat_fi
 from deduper.sources.protocol import Records, SourceBatch
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
-from deduper.tasks.judge import JudgeTask, judge
+from deduper.tasks.judge import JudgeTask, Receipt, judge
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
-from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriterReceipt, WriteTask, write
 from deduper.testing import Answer, Row, Settings
 from deduper.window import policy, recovery

@@ -19,7 +19,7 @@ from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.kafka.sending import Headers, Sending
 from deduper.kafka.topic_ends import committed_ranges
-from deduper.sources.kafka.whole_topic import TopicRecord, records_of, whole_topic
+from deduper.sources.kafka.fetching import TopicRecord, records_of, whole_topic
 
 _NEEDED = ("reason", "window", "origin")
 _ORIGIN = re.compile(r"(.+)-(\d+)@\d+")

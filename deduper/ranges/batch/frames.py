@@ -33,7 +33,7 @@ from deduper.ranges.batch.bad_rows import TIMES, FrameSide, event_reasons, range
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
 from deduper.ranges.batch.workers import Shared, arrow_columns, in_parts, parts_for, shared_by_workers
 from deduper.sources.digest_columns import fast_digest
-from deduper.spark.arrow_map import map_in_arrow
+from deduper.spark.dataframes import map_in_arrow
 from deduper.spark.types import type_of_ddl
 
 INDEX_BYTES = 256 << 20

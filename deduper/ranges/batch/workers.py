@@ -28,7 +28,7 @@ from deduper.columns import quoted
 from deduper.ranges.aggregate.event_index import EventIndex
 from deduper.ranges.aggregate.range_index import RangeIndex
 from deduper.ranges.batch.work import ID_HI, Batches, Work
-from deduper.spark.arrow_map import map_in_arrow
+from deduper.spark.dataframes import map_in_arrow
 from deduper.spark_promises import is_this_machine
 
 _PART, _IS_ASKED, _INDEXED, _ASKED = "part", "is_asked", "indexed", "asked"

@@ -23,7 +23,7 @@ from deduper.config.model import Config
 from deduper.core.digests import plain_value
 from deduper.core.fingerprints import array_fingerprint
 from deduper.payload import identity, leaves
-from deduper.sources.files.reading import file_reading
+from deduper.sources.declared_columns import file_reading
 from deduper.tasks import layout
 from deduper.tasks.readers.file_parts import FilePart
 from tests.deduper.digest_oracle import hashed_bytes
