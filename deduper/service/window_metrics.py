@@ -40,7 +40,7 @@ from deduper.preflight.folders import LEAST_FREE_BYTES, disk_room
 from deduper.service.logs import LogCounts
 from deduper.service.process_memory import memory_room, resident_bytes
 from deduper.sinks.names import HasPorts
-from deduper.spark.home import installed_pyspark
+from deduper.spark.installed import installed_pyspark
 from deduper.units import approximate_size
 
 if TYPE_CHECKING:
