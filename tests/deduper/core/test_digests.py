@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deduper.admin.keys import entries
+from deduper.admin.keys import stored
 from deduper.core.digests import java_hex, key_type, shards_of
 from tests.deduper import digest_oracle
 from tests.deduper.digest_cases import KEYS, SALT, VECTORS, digests_by_spark, local_session
@@ -40,7 +40,7 @@ def test_commands_digest_one_key_alike(secure: bool) -> None:
     """A key that a command is asked for has the digest that its record has."""
     for types, values in KEYS:
         kinds = [key_type(declared) for declared in types]
-        found = entries.key_digest(values, kinds, SALT, secure=secure)
+        found = stored.key_digest(values, kinds, SALT, secure=secure)
         assert found == key_digest(values, types, SALT, secure=secure), (types, values)
 
 
