@@ -87,14 +87,14 @@ class Making:
         Raises:
             UsageError: the store has a plan of another replay, or windows of none; or nothing is in the range; or
                 offsets are deleted before they are read, again and again.
-            IntegrityError: offsets of a topic are gone, and `data_loss` is `fail`.
+            IntegrityError: offsets of a topic are gone, and `data_loss` is `fail`; or the plan's file is gone.
+            FencedError: another process has taken the store; its plan is left alone.
             StopRequested: the stop was requested before the plan was made; nothing is left of it.
         """
         state = self.log.state
         begun: dict[str, Any] | None = state.extra.get(REPLAY)
         if begun is not None:
-            file = self.home / begun["plan"] / PLAN
-            plan = Plan.of_bytes(file.read(), str(file))
+            plan = read_plan(self.home / begun["plan"] / PLAN)
             if plan.asked != asked_for(self.config, self.bounds):
                 raise UsageError(
                     f"{self.log.root}: a replay with another range or other rules was begun in this store "
@@ -106,11 +106,9 @@ class Making:
                 f"{self.log.root}: this store has windows of a job: records of before them would be judged too late. "
                 "A replay needs a new store: leave out --in-place, or give `store.url` and the sinks new places"
             )
-        store = self.log.manifest.store_id[:8]
-        for entry in self.home.entries():
-            if entry.name.startswith(store):
-                (self.home / entry.name).remove_tree()
-        name = f"{store}-{state.epoch:06d}"
+        self.log.check_owner()
+        self._remove_earlier()
+        name = _name(self.log.manifest.store_id, state.epoch)
         with _ending_jobs(self.session, self.stop):
             plan = self._made(self.home / name)
         (self.home / name).make_directories()
@@ -122,10 +120,16 @@ class Making:
         failpoints.hit("replay.begun")
         return plan, name, 0
 
+    def _remove_earlier(self) -> None:
+        """Remove what lower epochs have left. A higher one may have a plan that counts: this process may have slept."""
+        names = {_name(self.log.manifest.store_id, epoch) for epoch in range(1, self.log.state.epoch)}
+        for entry in self.home.entries():
+            if entry.name in names:
+                (self.home / entry.name).remove_tree()
+
     def _made(self, folder: Place) -> Plan:
         if self.twin is not None and self.twin.first is not None:
-            plan = Plan.of_bytes(self.twin.first.read(), str(self.twin.first))
-            return replace(plan, asked=asked_for(self.config, self.bounds))
+            return replace(read_plan(self.twin.first), asked=asked_for(self.config, self.bounds))
         inputs = self.inputs()
         while True:
             try:
@@ -173,6 +177,24 @@ class Making:
         ahead = getattr(expiry, "max_ahead_of_now", None)
         clock = ClockRules(self.config.expiry_key_scale.is_float, 1, ahead, None, self.now_us, None, 0)
         return Cutting(self.reading, self.bounds, drawn.cuts, clock)
+
+
+def read_plan(file: Place) -> Plan:
+    """The plan in a file that a store names.
+
+    Raises:
+        IntegrityError: the file is gone.
+        CorruptionError, UnknownFormatError: as `Plan.of_bytes`.
+    """
+    try:
+        data = file.read()
+    except FileNotFoundError:
+        raise IntegrityError(f"{file}: the plan of the replay is gone; begin again with another --out") from None
+    return Plan.of_bytes(data, str(file))
+
+
+def _name(store_id: str, epoch: int) -> str:
+    return f"{store_id[:8]}-{epoch:06d}"
 
 
 @contextmanager

@@ -26,8 +26,7 @@ from deduper.replay.estimate import Estimate, MeasuredRate, Sample, estimated, m
 from deduper.replay.files import ReplayFiles, source_files
 from deduper.replay.inputs import InputReading, ReplayInput, ReplayInputs, ReplayRange
 from deduper.replay.keys import KeyRange
-from deduper.replay.making import FOLDER, PLAN, Making, Twin
-from deduper.replay.plan import Plan
+from deduper.replay.making import FOLDER, PLAN, Making, Twin, read_plan
 from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
 from deduper.replay.source import ReplaySource
 from deduper.service.job import Opened, run
@@ -158,7 +157,7 @@ def _plan(
             raise UsageError(f"{own.source.place}: nothing is there to be replayed")
         planned = replace(planned, files=len(inputs), unfinished=waiting)
     elif planned.is_begun:  # its slices have all that is left of the topic
-        return _with_offsets(planned, Plan.of_bytes(plan_file(own).read(), str(plan_file(own))).inputs), sample
+        return _with_offsets(planned, read_plan(plan_file(own)).inputs), sample
     else:
         source = own.source.model_copy(update={"deadline": min(own.source.deadline, _PLAN_WAITS_US)})
         inputs = _inputs(own.model_copy(update={"source": source}), bounds, reading).listed()
@@ -224,7 +223,7 @@ def replay(
     is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(state))
     report = replace(planned, windows=state.next_window, judged=dict(state.totals), is_over=is_over)
     if REPLAY in state.extra and not isinstance(own.source, FilesSource):
-        report = _with_offsets(report, Plan.of_bytes(plan_file(own).read(), str(plan_file(own))).inputs)
+        report = _with_offsets(report, read_plan(plan_file(own)).inputs)
     if not is_over:
         return report
     failpoints.hit("replay.drained")

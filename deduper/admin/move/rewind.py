@@ -49,6 +49,7 @@ from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import staging
 from deduper.sinks.names import PUBLISHED, topic_of
+from deduper.window.completeness import replay_is_open
 from deduper.window.publishing import mark_places, mark_published
 from deduper.window.rewound import later_files, rewound_to
 
@@ -227,8 +228,8 @@ def _state_after(store: OpenStore, window: int) -> LogState:
     """The state right after a window's commit.
 
     Raises:
-        UsageError: it is not the log's any more, another rebase stands between, or the outputs of a later window were
-            not written to the ports of today.
+        UsageError: it is not the log's any more, another rebase stands between, the window is one of a replay, before
+            its last, or the outputs of a later window were not written to the ports of today.
     """
     last = store.log.state.next_window - 1
     if not 0 <= window < last:
@@ -250,6 +251,12 @@ def _state_after(store: OpenStore, window: int) -> LogState:
                 then, later = state, []
     if then is None:
         raise UsageError(f"--to {window}: the log has no whole run of records since then; restore a copy instead")
+    if replay_is_open(then):
+        raise UsageError(
+            f"--to {window}: window {window} is one of a replay, whose slices are removed at its end, so the rest "
+            "could not be judged: go back to the replay's last window or a later one, or make the replay again in a "
+            "new store"
+        )
     for commit in later:
         _demand_ports(store, commit)
     return then

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref
 from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published, read_published
-from bucket_store.log.records import CommitRecord, CompactionRecord, OutputFile, SourcesFoldRecord
+from bucket_store.log.records import CommitRecord, CompactionRecord, LogState, OutputFile, OwnersBody, SourcesFoldRecord
 from bucket_store.log.sources_archive import archive_ref, encode_archive, files_of, folded_name, left_files, remove_left
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, read_sources, remove_unnamed
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
@@ -19,6 +21,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks.names import PUBLISHED, STAGING, Attempt, FinalName, final_name
+from deduper.window.completeness import REPLAY, require_none_open
 from deduper.window.publishing import mark_published
 from deduper.window.recovery import check_ports
 from tests.deduper.published_store import WALL_US, Kind, PublishedStore
@@ -186,6 +189,30 @@ def test_what_is_gone_is_refused(tmp_path: Path) -> None:
     opened.pieces.delete([retired.ref for retired in opened.log.state.retired])
     with pytest.raises(UsageError, match="bytes are gone"):
         plan_rewind(store.open(), 1)
+
+
+@pytest.mark.parametrize("parts", [3, 5])
+def test_windows_of_a_replay_are_refused_but_its_last_one(
+    tmp_path: Path, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slices of one that is over are gone, so no start could judge the rest; one that is not over goes on."""
+    place = CommitLog.place
+
+    def of_replay(log: CommitLog, body: OwnersBody) -> LogState:
+        if isinstance(body, CommitRecord) and body.window < parts:
+            replay = {"plan": "abcd1234-000001", "done": body.window + 1, "of": parts}
+            body = replace(body, extra={**body.extra, REPLAY: replay})
+        return place(log, body)
+
+    monkeypatch.setattr(CommitLog, "place", of_replay)
+    made_store = made(tmp_path)
+    is_over = parts == 3
+    for window in (0, 1) if is_over else (0, 1, 2):
+        with pytest.raises(UsageError, match=f"window {window} is one of a replay"):
+            plan_rewind(made_store.open(), window)
+    if is_over:
+        assert rewind(made_store.open(), 2, now_us=WALL_US).is_executed
+        require_none_open(made_store.open().log)
 
 
 def test_an_owner_that_slept_removes_no_file_of_sources_that_counts_again(tmp_path: Path) -> None:
