@@ -66,8 +66,9 @@ class LogHistory:
     """The content of the records that count.
 
     `records` is how many there are, counted or not. `base` is the state from which on every record was read and
-    follows, None when there is none. `commits` are the windows since, by number; those up to `last_ahead` were judged
-    before a wall clock far ahead came back, so their clocks are not comparable with later ones.
+    follows, None when there is none; after a rebase behind it, that of the rebase. `commits` are the windows since, by
+    number; those up to `last_ahead` were judged before a wall clock far ahead came back, so their clocks are not
+    comparable with later ones.
     """
 
     records: int = 0
@@ -117,6 +118,8 @@ def check_log(root: Place, manifest: Manifest, findings: Findings) -> LogHistory
             run = _Run(record.body.state, [], run.last_commit_us, record.body.state.last_wall_us)
         if run.state is not None:
             run.pending.append(record)
+            if isinstance(record.body, RebaseRecord):
+                _rebase(run, record.body.state, root, history, findings)
             _check_record(run, record, str(path), history, is_all_live, findings)
     _fold(run, root, findings)
     _check_gaps(counted, root, findings)
@@ -241,6 +244,18 @@ def _fold(run: _Run, root: Place, findings: Findings) -> None:
     run.pending = []
 
 
+def _rebase(run: _Run, to: LogState, root: Place, history: LogHistory, findings: Findings) -> None:
+    """The run goes on from the state of the rebase; the windows that it undoes count no more.
+
+    It may go back behind the base, whose totals have windows that are undone.
+    """
+    for window in [window for window in history.commits if window >= to.next_window]:
+        del history.commits[window]
+    _fold(run, root, findings)
+    if run.state is not None and history.base is not None and to.next_window < history.base.next_window:
+        history.base = run.state
+
+
 def _check_snapshot(run: _Run, record: LogRecord, file: str, findings: Findings) -> None:
     if run.state is None or record.number == 0:
         return
@@ -279,12 +294,12 @@ def _check_record(
         case CommitRecord() as commit:
             _check_commit(run, commit, file, history, findings)
             _check_entries(commit, file, is_all_live, findings)
-        case RebaseRecord(state=base, wall_us=wall_us):
-            for window in [window for window in history.commits if window >= base.next_window]:
-                del history.commits[window]
-            _follow_wall_clock(run, wall_us, history)
-            _check_wall_clock(run, wall_us, file, findings)
-        case DeletionRecord(wall_us=wall_us) | CompactionRecord(wall_us=wall_us) | SourcesFoldRecord(wall_us=wall_us):
+        case (
+            RebaseRecord(wall_us=wall_us)
+            | DeletionRecord(wall_us=wall_us)
+            | CompactionRecord(wall_us=wall_us)
+            | SourcesFoldRecord(wall_us=wall_us)
+        ):
             _follow_wall_clock(run, wall_us, history)
             _check_wall_clock(run, wall_us, file, findings)
 

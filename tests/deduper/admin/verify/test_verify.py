@@ -17,6 +17,7 @@ from bucket_store.log.records import DeletionRecord, LogState, WindowInfo
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.pieces.store import StoredPiece
+from deduper.admin.move.rewind import rewind
 from deduper.admin.open_store import open_store
 from deduper.admin.orphans import OrphanKind
 from deduper.admin.verify.findings import Check, Finding, Findings
@@ -72,6 +73,40 @@ def test_a_store_whose_records_are_folded_away_is_sound(tmp_path: Path) -> None:
     report = verify_store(job.open())
     assert (report.findings, half_done(report)) == ((), [])
     assert set(report.skipped) == {Check.PIECES_OVERDUE}
+
+
+@pytest.mark.parametrize("to_window", [3, 6])
+def test_a_store_that_was_rewound_behind_its_newest_snapshot_is_sound(tmp_path: Path, to_window: int) -> None:
+    """Before and after the records of then are folded away; so is the next window, which goes on from their clock."""
+    job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
+    (undone,) = job.log.last_commits(1)
+    wall_us = job.log.state.last_wall_us
+    assert rewind(job.open(), to_window, now_us=wall_us).is_executed
+    assert verify_store(job.open()).findings == ()
+    log = job.open().log
+    assert log.delete_folded(grace_us=0) > 0
+    assert verify_store(job.open()).findings == ()
+
+    epoch = log.claim_epoch("job:2", wall_us)
+    state = log.state
+    assert state.latest_point is not None
+    assert undone.latest_point is not None
+    assert state.latest_point + 1 < undone.latest_point
+    empty = replace(
+        undone,
+        epoch=epoch,
+        window=to_window + 1,
+        pieces=(),
+        outputs=(),
+        sources=None,
+        counts=dict.fromkeys(undone.counts, 0),
+        reasons={},
+        latest_point=state.latest_point + 1,
+        buckets=(),
+        timestamp=None,
+    )
+    log.place(empty)
+    assert verify_store(job.open()).findings == ()
 
 
 def test_moved_entries_make_up_for_no_lost_ones() -> None:
