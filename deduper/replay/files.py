@@ -5,8 +5,8 @@ from __future__ import annotations
 from deduper.config.files import FilesSource
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.replay.inputs import ReplayFile, ReplayInput
-from deduper.sources.files.listing import list_files, unfinished
-from deduper.sources.files.source_file import ListedFile, shown, source_digest, source_order, stat
+from deduper.sources.files.listing import found_files
+from deduper.sources.files.source_file import ListedFile, shown, source_digest
 
 
 class ReplayFiles:
@@ -40,12 +40,10 @@ def source_files(source: FilesSource) -> tuple[list[ReplayFile], int]:
         DeduperError: the source cannot be listed.
     """
     try:
-        found = [file for path in list_files(source) if (file := stat(path)) is not None]
-        waiting = unfinished(found, source.folder, is_parquet=source.file_format == "parquet")
+        found = found_files(source)
     except OSError as exc:
         raise DeduperError(f"the source cannot be listed: {exc}") from exc
-    files = sorted((file for file in found if file.size_bytes and file.path not in waiting), key=source_order)
-    return [_of_listed(number, file) for number, file in enumerate(files)], len(waiting)
+    return [_of_listed(number, file) for number, file in enumerate(found.finished)], len(found.unfinished)
 
 
 def _of_listed(number: int, file: ListedFile) -> ReplayFile:

@@ -24,7 +24,6 @@ from deduper.seeding.source import (
     SeedInput,
     SeedProgress,
     SeedSource,
-    in_order,
     seeds_of,
 )
 from deduper.service.followed_files import FollowedFiles
@@ -34,7 +33,8 @@ from deduper.sinks.names import FinalName, Format
 from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
-from deduper.sources.files.listing import list_files
+from deduper.sources.files.listing import FoundFiles, found_files, list_files
+from deduper.sources.files.source_file import shown
 from deduper.sources.protocol import PlannedSource
 from deduper.tasks.dedup_column import DEDUP
 from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
@@ -177,7 +177,7 @@ def _opened(
     salt = owned.log.manifest.salt
     if isinstance(config.source, FilesSource):
         files = SeededFiles.from_wire(seeds.get(given.name))
-        known = KnownByOrder(files, str(config.source.folder))
+        known = KnownByOrder(files, config.source)
         return files, FollowedFiles(FileBatches(config.source, known, file_reading(config, config.source, salt)))
     from deduper.seeding.topics import open_topic
 
@@ -195,6 +195,23 @@ def require_no_other(given: SeedInput, state: LogState) -> None:
         raise UsageError(f"{given.option}: the seed of {other} is not over: repeat the command for it first")
 
 
+def require_finished(given: SeedInput, found: FoundFiles) -> None:
+    """No file of the input is one that its writer has not finished: once it is, it may be older than those judged.
+
+    An empty one has nothing to be seeded, and is newer when it has.
+
+    Raises:
+        UsageError: one is.
+    """
+    for file in found.unfinished:
+        if file.size_bytes:
+            raise UsageError(
+                f"{given.option}: {shown(file.path)} is not finished by its writer: it has no end, or the log of "
+                "Spark's file sink (`_spark_metadata`) does not list it. Wait until it is finished, or move it away if "
+                "its writer has failed, and repeat the command"
+            )
+
+
 def require_apart(
     config: Config, given: SeedInput, files: Iterable[str], seeds: Mapping[str, Mapping[str, Any]]
 ) -> None:
@@ -210,9 +227,10 @@ def require_apart(
         kind, _, place = name.removeprefix(OUTPUTS).partition(" ")
         if kind != given.kind or place == given.place:
             continue
-        source = _records(config, replace(given, place=place, record_format="parquet"))
+        # Their format is not noted. By this one no file is opened: what was judged is whole.
+        source = _records(config, replace(given, place=place, record_format="json"))
         try:
-            others = in_order(list_files(source))[: SeededFiles.from_wire(judged).count]
+            others = found_files(source).finished[: SeededFiles.from_wire(judged).count]
         except OSError:
             continue  # what is not there is in no other input either
         own = own if own is not None else set(map(os.path.realpath, files))

@@ -34,11 +34,18 @@ from deduper.config.sections import PORTS
 from deduper.core.complete_since import CompleteSince
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.errors import IntegrityError, UsageError
-from deduper.seeding.reading import has_windows, open_input, require_apart, require_no_other, seed_config
+from deduper.seeding.reading import (
+    has_windows,
+    open_input,
+    require_apart,
+    require_finished,
+    require_no_other,
+    seed_config,
+)
 from deduper.seeding.source import SeedInput, seeds_of
 from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
-from deduper.sources.files.listing import list_files
+from deduper.sources.files.listing import found_files
 from deduper.spark.hdfs_login import LogsIn
 from deduper.units import UnitError, parse_time
 from deduper.window.completeness import COMPLETE, OUTPUTS_THROUGH, SEED, SEED_OPEN, complete_since, is_complete
@@ -130,8 +137,9 @@ def plan_seed(config: Config, given: SeedInput, statement: Statement | None) -> 
     """What `seed` is to do. Changes nothing.
 
     Raises:
-        UsageError: the job cannot read such an input, nothing is there, a file was seeded as one of another input, the
-            seed of another input is not over, or a job has judged windows in the store.
+        UsageError: the job cannot read such an input, nothing is there, a file is not finished by its writer or was
+            seeded as one of another input, the seed of another input is not over, or a job has judged windows in the
+            store.
         BrokerUnavailableError, KafkaDeniedError: of a topic.
     """
     source = seed_config(config, given).source
@@ -139,16 +147,17 @@ def plan_seed(config: Config, given: SeedInput, statement: Statement | None) -> 
     report = SeedReport(input=given.name, complete_since=None if statement is None else _shown(config, statement.point))
     if isinstance(source, FilesSource):
         try:
-            files = list_files(source)
+            found = found_files(source)
         except OSError as error:
             raise UsageError(f"--files {given.place}: it cannot be listed: {error.strerror}") from error
-        if not files:
+        if not (found.finished or found.unfinished):
             raise UsageError(
                 f"--files {given.place}: no file is there; names that begin with `_` or `.` are passed over"
             )
-        require_apart(config, given, files, seeds)
+        require_finished(given, found)
+        require_apart(config, given, [file.path for file in found.finished], seeds)
         require_no_other(given, state)
-        report = replace(report, files=len(files))
+        report = replace(report, files=len(found.finished))
     else:
         from deduper.seeding.topics import planned_offsets
 

@@ -19,8 +19,11 @@ from typing import Any, Literal, Protocol, Self
 
 from bucket_store.log.sources_file import GONE
 from bucket_store.log.state import LogState
+from deduper.config.files import FilesSource
 from deduper.errors import SourceAwayError, UsageError
-from deduper.sources.files.source_file import ListedFile, source_digest, source_order, stat
+from deduper.sources.files.listing import looked_at
+from deduper.sources.files.seen_folders import SeenFolders
+from deduper.sources.files.source_file import source_digest
 from deduper.sources.protocol import BatchPartition, PlannedSource, Records, SourceBatch
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
@@ -189,28 +192,24 @@ class SeededFiles:
         return SeededFiles(count, digest)
 
 
-def in_order(paths: Iterable[str]) -> list[ListedFile]:
-    """The files that have records, in source order."""
-    found = (stat(path) for path in paths)
-    return sorted((one for one in found if one and one.size_bytes), key=source_order)
-
-
 class KnownByOrder:
     """The judged files of a seed among those that are listed; see `sources.files.batch.Known`."""
 
     changed = 0
 
-    def __init__(self, judged: SeededFiles, folder: str) -> None:
+    def __init__(self, judged: SeededFiles, source: FilesSource) -> None:
         self._judged = judged
-        self.folder = folder
+        self._source = source
+        self.folder = str(source.folder)
 
     def new(self, paths: Sequence[str]) -> list[str]:
-        """The files after the judged ones.
+        """The files after the judged ones, without those that no window takes yet.
 
         Raises:
             UsageError: the judged ones are not the oldest of those that are there.
+            OSError, SourceAwayError: as `looked_at`.
         """
-        files = in_order(paths)
+        files = looked_at(self._source, paths, SeenFolders(self.folder), set()).finished
         oldest = files[: self._judged.count]
         if SeededFiles().then(source_digest(one.path, one.modified_ms) for one in oldest) != self._judged:
             raise UsageError(

@@ -14,14 +14,12 @@ from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.errors import SourceAwayError
 from deduper.sources.files.judged import FOLDER
-from deduper.sources.files.listing import Listing, unfinished
-from deduper.sources.files.seen_folders import SeenFolders, is_of_entry
+from deduper.sources.files.listing import Listing, looked_at
+from deduper.sources.files.seen_folders import SeenFolders
 from deduper.sources.files.source_file import (
     ListedFile,
     SourceFile,
     shown,
-    source_order,
-    stat,
     stat_files,
 )
 from deduper.sources.protocol import BatchPartition, Parts
@@ -174,14 +172,12 @@ class FileBatches:
         """
         try:
             paths = {*self.known.new(self._listing.changed()), *self._unfinished}
-            found = [file for path in paths if (file := self._looked_at(path)) is not None]
-            is_parquet = self._source.file_format == "parquet"
-            waiting = unfinished(found, self._source.folder, is_parquet=is_parquet)
+            found = looked_at(self._source, paths, self._listing.seen, self._passed_over)
         except (OSError, SourceAwayError):
             self.put_off()
             raise
-        self._unfinished = list(waiting)
-        self._pending = deque(sorted((file for file in found if file.path not in waiting), key=source_order))
+        self._unfinished = [file.path for file in found.unfinished]
+        self._pending = deque(found.finished)
 
     def put_off(self) -> None:
         """Drop the listing, of which nothing was judged. The next listing is one of all files."""
@@ -208,28 +204,3 @@ class FileBatches:
                     self._source, left, self._reading, self._listing.seen, self.known.folder, self._rounded
                 )
         return None
-
-    def _looked_at(self, path: str) -> ListedFile | None:
-        """A listed file; None for one that is gone, or has a fault of its own.
-
-        Raises:
-            OSError, SourceAwayError: the fault is not the file's own.
-        """
-        try:
-            found = stat(path)
-        except OSError as exc:
-            self._listing.seen.require(path)
-            if not is_of_entry(exc):
-                raise
-            if path not in self._passed_over:
-                self._passed_over.add(path)
-                logger.warning(
-                    "%s cannot be looked at: %s: it is passed over until it can be; it does not count as judged",
-                    shown(path),
-                    exc.strerror,
-                )
-            return None
-        if found is None:
-            self._listing.seen.require(path)
-        self._passed_over.discard(path)
-        return found

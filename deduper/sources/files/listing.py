@@ -12,17 +12,20 @@ Spark's stream keeps every name it has ever seen in a log and in the JVM, and it
 moved. The store has a record of the judged files, so a listing keeps no names, only the times at which folders changed.
 
 A name with a fault of its own (a link in a circle, or to a place that this user may not enter) is listed too: it may be
-a file, and the next stat of it finds the same fault. Every other error means that the folder cannot be listed.
+a file. The next look at it finds the same fault, and it is passed over with a warning. Every other error means that the
+folder cannot be listed.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -31,7 +34,10 @@ from wcmatch import glob
 from deduper.config.files import FilesSource
 from deduper.errors import SourceAwayError
 from deduper.sources.files.seen_folders import NOT_THERE, FolderId, SeenFolders, id_of, is_of_entry
-from deduper.sources.files.source_file import ListedFile
+from deduper.sources.files.source_file import ListedFile, shown, source_order
+from deduper.sources.files.source_file import stat as look
+
+logger = logging.getLogger(__name__)
 
 _PATTERN_CHARACTERS = "*?[{\\"
 _PATTERN = glob.BRACE | glob.DOTMATCH | glob.NODOTDIR | glob.FORCEUNIX
@@ -217,6 +223,62 @@ def _is_hidden(name: str) -> bool:
 
 def _is_partition(name: str) -> bool:
     return "=" in name and not name.startswith((".", "="))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """Listed files as a look finds them: those to read, in source order, and those that no window takes yet."""
+
+    finished: tuple[ListedFile, ...]
+    unfinished: tuple[ListedFile, ...]
+
+
+def found_files(source: FilesSource) -> FoundFiles:
+    """All files that the source has now.
+
+    Raises:
+        OSError, SourceAwayError: as `Listing.changed` and `looked_at`.
+    """
+    listing = Listing(source)
+    return looked_at(source, listing.changed(), listing.seen, set())
+
+
+def looked_at(source: FilesSource, paths: Iterable[str], seen: SeenFolders, passed_over: set[str]) -> FoundFiles:
+    """Listed files as they are now. One that is gone, or has a fault of its own, is among neither.
+
+    `seen` are the folders of the listing. `passed_over` has the files that a warning was given for, and is kept for the
+    next look.
+
+    Raises:
+        OSError, SourceAwayError: a fault is not the file's own, or the log of a sink cannot be read.
+    """
+    found = [file for path in paths if (file := _looked_at(path, seen, passed_over)) is not None]
+    waiting = unfinished(found, source.folder, is_parquet=source.file_format == "parquet")
+    return FoundFiles(
+        tuple(sorted((file for file in found if file.path not in waiting), key=source_order)),
+        tuple(sorted((file for file in found if file.path in waiting), key=source_order)),
+    )
+
+
+def _looked_at(path: str, seen: SeenFolders, passed_over: set[str]) -> ListedFile | None:
+    try:
+        found = look(path)
+    except OSError as exc:
+        seen.require(path)
+        if not is_of_entry(exc):
+            raise
+        if path not in passed_over:
+            passed_over.add(path)
+            logger.warning(
+                "%s cannot be looked at: %s: it is passed over until it can be; it does not count as judged",
+                shown(path),
+                exc.strerror,
+            )
+        return None
+    if found is None:
+        seen.require(path)
+    passed_over.discard(path)
+    return found
 
 
 def unfinished(files: Iterable[ListedFile], root: Path, *, is_parquet: bool) -> set[str]:

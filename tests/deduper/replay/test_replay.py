@@ -383,6 +383,16 @@ def test_a_file_that_cannot_be_read_is_one_error(new_job: Callable[..., Job]) ->
     assert report.judged["unique"] == 8 * A_DAY * 95 // 100
 
 
+def test_a_link_in_a_circle_is_passed_over(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
+    """As by a job, with a warning."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    job.add_file(lines(days()["A", 0]), "A-0.json")
+    (job.directory / "in" / "loop").symlink_to("loop")
+    report = replayed(job)
+    assert (report.is_over, report.files, report.judged["unique"]) == (True, 1, A_DAY)
+    assert "loop cannot be looked at" in caplog.text
+
+
 def test_a_file_that_was_cut_off_gives_its_records_in_their_time(new_job: Callable[..., Job]) -> None:
     """Those before the cut, and one error; whether it is sorted or read as it is."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)

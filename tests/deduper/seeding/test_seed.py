@@ -5,6 +5,8 @@ The real job, on a stand-in for a session: of windows as small as these, read wi
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +24,12 @@ from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.status import store_status
 from deduper.admin.verify.run import verify_store
 from deduper.cli.main import app
+from deduper.config.files import FilesSource
 from deduper.errors import UsageError, exit_code_of
 from deduper.seeding.run import SeedReport, Statement, plan_seed, seed
-from deduper.seeding.source import SeedInput
+from deduper.seeding.source import KnownByOrder, SeededFiles, SeedInput
+from deduper.sources.files.batch import FileBatches
+from deduper.sources.files.listing import list_files
 from deduper.testing import Oracle, Row, Settings
 from deduper.window.completeness import complete_since, is_complete
 from tests import triggers
@@ -251,6 +256,67 @@ def test_a_file_that_vanishes_ends_the_seed_and_is_judged_once_it_is_back(
     after = seeded(job, SeedInput("files", str(old))).after
     assert after is not None
     assert after.count == len({row["k"] for index in range(3) for row in records(10, index)})
+
+
+def test_a_file_that_is_not_finished_holds_the_seed(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
+    """In a folder of Spark's sink: once its log lists it, it may be older than files that were judged."""
+    job = new_job(store={"url": "file:state", "shards": 2}, expiry=EXPIRY, source={"max_files_per_batch": 1})
+    old = old_files(job, 11)
+    names = sorted(path.name for path in old.iterdir())
+    (old / "empty.json").touch()  # has nothing to seed, and holds nothing
+    log = old / "_spark_metadata" / "0"
+    log.parent.mkdir()
+
+    def lists(whole: list[str]) -> None:
+        log.write_text("\n".join(["v1", *(json.dumps({"path": f"file://{old}/{name}"}) for name in whole)]))
+
+    given = SeedInput("files", str(old))
+    lists([name for name in names if name != names[1]])
+    for act in (lambda: plan_seed(job.config, given, None), lambda: seeded(job, given)):
+        with pytest.raises(UsageError, match=f"{names[1]} is not finished by its writer"):
+            act()
+    assert not job.config.store.path.exists()
+    lists(names)
+    kill("window.7.checkpoint@2")
+    with pytest.raises(Killed):
+        seeded(job, given)
+    kill("")
+    report = seeded(job, given)
+    assert (report.files, report.windows, sum(report.counts.values())) == (FILES, FILES - 2, 50 * (FILES - 2))
+
+
+def test_the_order_of_a_seed_is_that_of_finished_files(tmp_path: Path) -> None:
+    """As a job takes them: one that comes unfinished between two runs has no place yet."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "_spark_metadata").mkdir()
+    for number, name in enumerate(["a", "failed", "b", "c"]):
+        (folder / name).write_text('{"k": "x"}\n')
+        os.utime(folder / name, (1000 + number, 1000 + number))
+    listed = [json.dumps({"path": f"file://{folder}/{name}"}) for name in "abc"]
+    (folder / "_spark_metadata" / "0").write_text("\n".join(["v1", *listed]))
+    raw = {"format": "files", "path": str(folder), "file_format": "json", "schema": "k string"}
+    source = FilesSource.model_validate({**raw, "max_files_per_batch": 1})
+    reading: Any = None
+    judged = SeededFiles()
+    for name in "abc":
+        batches = FileBatches(source, KnownByOrder(judged, source), reading)
+        batches.list_new()
+        batch = batches.next_batch()
+        assert batch is not None
+        assert [Path(one.name).name for one in batch.partitions] == [name]
+        judged = judged.after(batch)
+    assert KnownByOrder(judged, source).new(list_files(source)) == []
+
+
+def test_a_link_in_a_circle_is_passed_over(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
+    """As by a job, with a warning."""
+    job = new_job(store={"url": "file:state", "shards": 2}, expiry=EXPIRY)
+    old = old_files(job, 12, files=2)
+    (old / "loop").symlink_to("loop")
+    report = seeded(job, SeedInput("files", str(old)))
+    assert (report.is_executed, report.files) == (True, 2)
+    assert "loop cannot be looked at" in caplog.text
 
 
 def test_a_pattern_that_matches_a_folder_and_its_files_gives_each_once(new_job: Callable[..., Job]) -> None:
