@@ -13,14 +13,15 @@ one name (records that have gone through two jobs) the last counts:
     dedup-fingerprint           of a conflict, in 16 hex digits
     dedup-first-fingerprint     that of its first copy
 
-A port may leave out some of them (`dedup_headers`); both of `first_seen` go together, and both of `fingerprint`.
+A port may leave out some of them (`dedup_headers`); both of `first_seen` go together, and both of `fingerprint`. A
+record has them in this order, without those that have no value.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,16 @@ from deduper.tasks import layout
 
 KEY, VALUE, HEADERS, TIMESTAMP, SLOT = "key", "value", "headers", "timestamp_ms", "slot"
 SEND_COLUMNS = (KEY, VALUE, HEADERS, TIMESTAMP, SLOT)
+OWN_HEADERS = {
+    "verdict": ("dedup-verdict",),
+    "reason": ("dedup-reason",),
+    "detail": ("dedup-detail",),
+    "window": ("dedup-window",),
+    "origin": ("dedup-origin",),
+    "first_seen": ("dedup-first-seen", "dedup-first-seen-window"),
+    "fingerprint": ("dedup-fingerprint", "dedup-first-fingerprint"),
+}
+"""The headers of ours in their order, by their names in the settings."""
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
@@ -39,26 +50,12 @@ def rows_to_send(
 ) -> pa.RecordBatch:
     """The columns of `SEND_COLUMNS`, from `layout.SENT` of the records, the fields of `_dedup`, and the writers.
 
-    `wanted` are the headers of ours to add, without `dedup-`.
+    `wanted` are the headers of ours to add, as in `OWN_HEADERS`.
     """
-    reported = {}
-    if "verdict" in wanted:
-        reported["dedup-verdict"] = dedup["verdict"]
-    if "reason" in wanted:
-        reported["dedup-reason"] = dedup["reason"]
-    if "detail" in wanted and "detail" in dedup:
-        reported["dedup-detail"] = dedup["detail"]
-    if "window" in wanted:
-        reported["dedup-window"] = dedup["window"].cast(pa.string())
-    if "origin" in wanted:
-        reported["dedup-origin"] = _origin(dedup["source"], dedup["position"])
-    if "first_seen" in wanted and "first_seen" in dedup:
-        window, source, position, _ = dedup["first_seen"].flatten()
-        reported["dedup-first-seen"] = _origin(source, position)
-        reported["dedup-first-seen-window"] = window.cast(pa.string())
-    if "fingerprint" in wanted and "fingerprint" in dedup:
-        reported["dedup-fingerprint"] = dedup["fingerprint"]
-        reported["dedup-first-fingerprint"] = dedup["first_fingerprint"]
+    reported: dict[str, pa.Array] = {}
+    for name, headers in OWN_HEADERS.items():
+        if name in wanted and ("source" if name == "origin" else name) in dedup:
+            reported |= zip(headers, _values(name, dedup), strict=True)
     own = headers_of(records.column(layout.HEADERS))
     columns = {
         KEY: records.column(layout.KEY),
@@ -68,6 +65,22 @@ def rows_to_send(
         SLOT: pa.array(slot, pa.int32()),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in SEND_COLUMNS], list(SEND_COLUMNS))
+
+
+def _values(name: str, dedup: Mapping[str, pa.Array]) -> Sequence[pa.Array]:
+    """The values of each of the headers that a name in the settings stands for."""
+    match name:
+        case "window":
+            return [dedup["window"].cast(pa.string())]
+        case "origin":
+            return [_origin(dedup["source"], dedup["position"])]
+        case "first_seen":
+            window, source, position, _ = dedup["first_seen"].flatten()
+            return [_origin(source, position), window.cast(pa.string())]
+        case "fingerprint":
+            return [dedup["fingerprint"], dedup["first_fingerprint"]]
+        case _:
+            return [dedup[name]]
 
 
 def headers_of(texts: pa.Array) -> pa.ListArray:

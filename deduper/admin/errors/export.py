@@ -38,10 +38,11 @@ from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.kafka.options import connection_options, librdkafka_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
-from deduper.config.kafka.values import DEDUP_HEADERS
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
+from deduper.tasks.kafka_rows import OWN_HEADERS
+from deduper.tasks.readers.text import packed_ending
 
 if TYPE_CHECKING:
     from deduper.kafka.commands import Headers
@@ -58,7 +59,6 @@ _NO_RECORDS: Final = ("file_changed", "file_missing", "file_unreadable", "file_h
 """Rows about a whole file."""
 _NO_VALUES: Final = ("malformed", "bad_expiry")
 """Rows of Parquet files of which a value fits no column of the port."""
-_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".deflate", ".lz4", ".snappy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,16 @@ def _export(store: OpenStore, windows: WindowRange, reasons: Collection[str], fo
         try:
             for errors, records in read_records(path, is_text=is_text):
                 by_source: dict[str, list[int]] = {}
-                said = zip(errors.column("reason").to_pylist(), errors.column("source").to_pylist(), strict=True)
-                for number, (reason, source) in enumerate(said):
-                    if not reasons or reason in reasons:
-                        (left_out if reason in without else rows)[reason] += 1
-                        if reason not in without:
-                            by_source.setdefault(source, []).append(number)
+                has_record = records.column("raw").is_valid().to_pylist() if is_text else [True] * errors.num_rows
+                said = zip(*(errors.column(name).to_pylist() for name in ("reason", "source")), has_record, strict=True)
+                for number, (reason, source, is_there) in enumerate(said):
+                    if reasons and reason not in reasons:
+                        continue
+                    if reason in without or not is_there:
+                        left_out[reason] += 1
+                        continue
+                    rows[reason] += 1
+                    by_source.setdefault(source, []).append(number)
                 for source, numbers in by_source.items():
                     writing.add(source, records.take(pa.array(numbers)))
         except FileNotFoundError:
@@ -170,11 +174,14 @@ class _NewFolder:
         return Path(*[part for part in parent.parts if "=" in part])
 
     def begin(self, folder: Path, source: str) -> Path:
-        """The path of one more file, for records of this file of the source. Its name begins and ends as that."""
+        """The path of one more file, for records of this file of the source.
+
+        Its name begins and ends as that, without the endings by which readers would take it for a compressed one.
+        """
         make_directories(LOCAL, self._hidden / folder)
         name = Path(source).name
-        for ending in _COMPRESSED:
-            name = name.removesuffix(ending)
+        while (ending := packed_ending(name)) is not None:
+            name = name[: -len(ending)]
         stem, suffix = Path(name).stem, Path(name).suffix
         self.files += 1
         shown = f"{stem[:_NAME_CHARACTERS]}-errors-{self._token}-{self.files:06d}"
@@ -320,9 +327,9 @@ def _partition(record: TopicRecord, topic: str) -> int | None:
 
 
 def _own_headers(record: TopicRecord, sink: KafkaSink) -> Headers:
-    """The headers without those that this job has appended, which are the last ones, each name once."""
-    ours = {f"dedup-{name.replace('_', '-')}" for name in sink.dedup_headers or DEDUP_HEADERS}
+    """The headers without those that this job has appended: the last ones, in the order of `OWN_HEADERS`."""
+    ours = [header for name, of_name in OWN_HEADERS.items() if name in sink.dedup_headers for header in of_name]
     headers: Headers = list(record.headers)
     while headers and headers[-1][0] in ours:
-        ours.discard(headers.pop()[0])
+        ours = ours[: ours.index(headers.pop()[0])]
     return headers

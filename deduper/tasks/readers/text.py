@@ -210,12 +210,18 @@ def _first_line(path: str) -> bytes | None:
     return text if text or end else None
 
 
+def packed_ending(path: str) -> str | None:
+    """The ending that makes the name of a file that of a compressed one, in small letters; None without one."""
+    endings = (*_CODECS, _ZLIB, *_CUT_IN_SILENCE)
+    return next((ending for ending in endings if path.lower().endswith(ending)), None)
+
+
 def require_lines(path: str, size_bytes: int) -> None:
     """Raises UnreadableFile if `Lines` cannot read a file of this name and size."""
-    suffix = next((suffix for suffix in _CUT_IN_SILENCE if path.lower().endswith(suffix)), None)
-    if suffix is not None:
-        raise UnreadableFile(f"where a {suffix} file was cut off cannot be seen: write it as .gz, .zst or .bz2")
-    if _is_compressed(path) and not size_bytes:
+    ending = packed_ending(path)
+    if ending in _CUT_IN_SILENCE:
+        raise UnreadableFile(f"where a {ending} file was cut off cannot be seen: write it as .gz, .zst or .bz2")
+    if ending is not None and not size_bytes:
         raise UnreadableFile("empty, which is no compressed file")
 
 
@@ -434,9 +440,10 @@ _Stream: TypeAlias = pa.NativeFile | _Inflated
 
 
 def _unpacked(path: str, file: pa.NativeFile) -> _Stream:
-    if path.lower().endswith(_ZLIB):
+    ending = packed_ending(path)
+    if ending == _ZLIB:
         return _Inflated(file)
-    codec = next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
+    codec = _CODECS.get(ending or "")
     stream: _Stream = file if codec is None else pa.CompressedInputStream(file, codec)
     return stream
 
@@ -458,7 +465,7 @@ def packed_share(path: str) -> float:
 
 
 def _is_compressed(path: str) -> bool:
-    return path.lower().endswith((*_CODECS, _ZLIB))
+    return packed_ending(path) in (*_CODECS, _ZLIB)
 
 
 def _behind_marks(data: Bytes) -> int:

@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +16,18 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from deduper.admin.errors import export
-from deduper.admin.errors.export import ErrorExport, export_errors
+from deduper.admin.errors.export import ErrorExport, _own_headers, export_errors
 from deduper.admin.errors.report import WindowRange
 from deduper.admin.open_store import open_store
 from deduper.cli.main import app
+from deduper.config.files import FilesSource
+from deduper.config.kafka.values import DEDUP_HEADERS
+from deduper.config.load import load_config
 from deduper.errors import IntegrityError, UsageError
+from deduper.sources.declared_columns import file_reading
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.sources.kafka.fetching import TopicRecord
+from deduper.tasks.readers.text import TextReading
 from tests.deduper.store_samples import Window, make_store, write_config
 from tests.forked import command
 
@@ -93,6 +101,39 @@ def test_the_records_are_written_as_they_came(job: Job) -> None:
     assert [path.name for path in job.directory.glob(".*")] == []
 
 
+def test_a_row_without_its_record_is_left_out(tmp_path: Path) -> None:
+    """And counted by its reason; a folder without any record is none."""
+    job = Job(tmp_path)
+    job.put({0: [("ahead_of_now", "a.json", 3, None)]})
+    report = job.export()
+    assert (report.rows, report.left_out, job.to.exists()) == ({}, {"ahead_of_now": 1}, False)
+    job.put({1: [("ahead_of_now", "a.json", 4, "{}")]})
+    report = job.export()
+    assert (report.rows, report.left_out, job.lines()) == ({"ahead_of_now": 1}, {"ahead_of_now": 1}, [b"{}"])
+
+
+FIRST = [("dedup-first-seen", b"in-0@7"), ("dedup-first-seen-window", b"3")]
+OTHER = [("dedup-fingerprint", b"0a"), ("dedup-first-fingerprint", b"0b")]
+WHY = [("dedup-reason", b"conflict"), ("dedup-window", b"4"), ("dedup-origin", b"in-1@8")]
+
+
+@pytest.mark.parametrize(
+    ("names", "ours"),
+    [
+        (DEDUP_HEADERS, [("dedup-verdict", b"error"), *WHY, *FIRST, *OTHER]),
+        (DEDUP_HEADERS, [("dedup-verdict", b"error"), *WHY]),
+        (("reason", "window", "origin", "fingerprint"), [*WHY, *OTHER]),
+        (("reason", "window", "origin"), WHY),
+    ],
+)
+def test_headers_of_the_job_are_left_out(names: tuple[str, ...], ours: list[tuple[str, bytes]]) -> None:
+    """Both that stand for one setting; those of an earlier job are the record's own."""
+    sink: Any = SimpleNamespace(dedup_headers=names)
+    for own in ([], [("n", b"1"), ("dedup-verdict", b"duplicate"), *FIRST, *OTHER]):
+        record = TopicRecord(0, 8, 0, b"k", b"v", (*own, *ours))
+        assert _own_headers(record, sink) == own
+
+
 def test_windows_and_reasons_select(job: Job) -> None:
     """Nothing to export leaves no folder; another export may have the same records."""
     assert job.export(WindowRange(1, 1)).rows == {}
@@ -145,17 +186,27 @@ def test_csv_with_a_header_gets_one(tmp_path: Path) -> None:
     ("original", "begin", "ending"),
     [
         ("clicks-7.jsonl.gz", "clicks-7-errors-", ".jsonl"),
+        ("clicks-7.json.GZ", "clicks-7-errors-", ".json"),
+        ("clicks-7.json.Zst.bz2", "clicks-7-errors-", ".json"),
+        ("clicks.DEFLATE", "clicks-errors-", ".json"),
+        ("clicks.Snappy", "clicks-errors-", ".json"),
         ("part", "part-errors-", ".json"),
         ("x" * 250, "xxx", ".json"),
     ],
 )
 def test_a_name_is_like_that_of_the_file(tmp_path: Path, original: str, begin: str, ending: str) -> None:
-    """So the source's pattern takes it."""
+    """So the source's pattern takes it; and a job reads it as it was written, whatever the file was packed by."""
     job = Job(tmp_path)
     job.put({0: [("malformed", original, 1, "x")]})
     job.export()
     (file,) = job.to.iterdir()
     assert (file.name.startswith(begin), file.suffix, file.read_text()) == (True, ending, "x\n")
+    config = load_config(job.file, environment={})
+    assert isinstance(config.source, FilesSource)
+    reading = file_reading(config, config.source, bytes(16))
+    assert isinstance(reading, TextReading)
+    part = reading.part(0, stat_files([ListedFile(str(file), 0)])[0])
+    assert [batch["_raw"].to_pylist() for batch in reading.records(part)] == [["x"]]
 
 
 def test_large_exports_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from deduper.config.kafka.values import DEDUP_HEADERS
-from deduper.tasks.kafka_rows import headers_of, rows_to_send, with_headers
+from deduper.tasks.kafka_rows import OWN_HEADERS, headers_of, rows_to_send, with_headers
 from deduper.tasks.layout import SENT
 
 
@@ -82,6 +82,11 @@ def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
     assert rows[0] == [("n", b"1"), *(header for name in ours if name in wanted for header in ours[name])]
     assert [name for name, _ in rows[1]] == [f"dedup-{name}" for name in ours if name in wanted and name in UNIQUE]
     assert sent.column("value").to_pylist() == [b"v", b"w"]
+
+
+def test_every_setting_has_its_headers() -> None:
+    """In one order."""
+    assert tuple(OWN_HEADERS) == DEDUP_HEADERS
 
 
 UNIQUE = ("verdict", "window", "origin")
