@@ -49,7 +49,7 @@ class Input(Protocol):
 
     @property
     def waiting(self) -> int:
-        """Windows of a folder, or offsets of topics, that no committed window has, as the last `plan` found them."""
+        """Windows with rows in a folder, or offsets of topics, that no committed window has, by the last `plan`."""
 
     def plan(self) -> bool:
         """Find the next rows to take, and give whether there are some. Reads no row; safe to repeat."""
@@ -86,6 +86,8 @@ class FolderInput:
         self.position = None if position is None else list(position)
         self._folder = port.place
         self._next: tuple[list[Any], list[Place]] | None = None
+        self._taking = 0
+        """Windows of the next `take`."""
         self.waiting = 0
         self._warned = False
 
@@ -111,7 +113,6 @@ class FolderInput:
                 self._warned = True
             return None
         through = self._taken_of(mark)
-        self.waiting = mark.window - through
         found: dict[int, list[tuple[int, str]]] = {}
         for file in self._folder.listed():
             name = FinalName.of(file)
@@ -124,6 +125,7 @@ class FolderInput:
                 )
             found.setdefault(name.window, []).append((name.number, file))
         windows = sorted(found)[: self._most]
+        self.waiting, self._taking = len(found), len(windows)
         if not windows:
             return None
         last = windows[-1] if len(found) > self._most else mark.window
@@ -157,9 +159,8 @@ class FolderInput:
             DeduperError: a file cannot be read.
         """
         assert self._next is not None, "nothing was planned"
-        through = -1 if self.position is None else self.position[1]
         self.position, files = self._next
-        self.waiting -= self.position[1] - through
+        self.waiting -= self._taking
         read = self._parquet if self._port.format == "parquet" else self._lines
         tables, bad = [], list[tuple[str, str | None]]()
         for file in files:

@@ -105,8 +105,8 @@ class _Window:
         self._schema = state.schema
         self._gone = state.gone_through(job.period)
         corrects = job.late_ranges == "correct"
-        # Answers up to this instant lack the ranges that come now, and no correction follows.
-        self._final = FIRST if state.clock is None else self._gone if corrects else state.clock
+        # Answers up to this instant lack the ranges that come now, and no correction follows. None: there are none.
+        self._final = None if state.clock is None else self._gone if corrects else state.clock
         self._clock = state.clock
         self._levels = list(state.ranges)
         self._remembered = list(state.events)
@@ -148,7 +148,7 @@ class _Window:
         self._withdraw(rows, np.flatnonzero(is_asking))
         if self._fresh is not None:
             is_kept = np.isin(place, self._fresh.entries & 0xFFFFFFFF)
-            self._tell_late("late", rows, np.flatnonzero(is_kept & (first <= self._final) & (first <= last)))
+            self._tell_late("late", rows, np.flatnonzero(is_kept & self._are_late(first, last)))
 
     def _leave(self, side: str, reason: str, rows: pa.Table, left: Bools, holds: Bools, port: list[PortRow]) -> Bools:
         """Moves the rows for which a reason holds to a port; gives a mask of the others."""
@@ -157,6 +157,13 @@ class _Window:
             port += port_rows(side, reason, rows, leaving)
             self._counts[f"{side}s.{reason}"] += len(leaving)
         return left & ~holds
+
+    def _are_late(self, first: Ints, last: Ints) -> Bools:
+        """Whether earlier answers may lack ranges of these points for good."""
+        if self._final is None:
+            return np.zeros(len(first), np.bool_)
+        late: Bools = (first <= self._final) & (first <= last)
+        return late
 
     def _tell_late(self, reason: str, rows: pa.Table, where: Ints) -> None:
         """Adds rows that do count to the port `late`: earlier answers lack them."""
@@ -206,7 +213,7 @@ class _Window:
         if not self._job.subtracts:
             self._from = min(found.levels)
         first, last = self._withdrawn.points
-        self._tell_late("late_retraction", asks, np.unique(found.asks[(first <= self._final) & (first <= last)]))
+        self._tell_late("late_retraction", asks, np.unique(found.asks[self._are_late(first, last)]))
 
     def make_levels(self) -> None:
         """The levels with the rows of this window: small ones are merged, and closed ones removed."""

@@ -21,9 +21,10 @@ from bucket_store.errors import CorruptionError, FencedError, SettingsChangedErr
 from deduper.admin.open_store import open_store
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, IntegrityError, UsageError
+from deduper.ranges.stream.folders import FolderInput
 from deduper.ranges.stream.ranges import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
-from deduper.ranges.stream.settings import StreamJob
+from deduper.ranges.stream.settings import PortFolder, StreamJob
 from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
 from tests.tiers import is_night
 
@@ -89,6 +90,45 @@ def test_a_range_is_closed_exactly_one_period_after_its_end(tmp_path: Path) -> N
     scene.run()
     assert scene.answers() == {1: (None, 0), 2: (2, 2)}
     assert sorted(told(scene, "late")) == [("late", "closed", 3, 1), ("late", "expired", 3, 1), ("late", "late", 4, 1)]
+
+
+@pytest.mark.parametrize("late_ranges", ["port", "correct"])
+def test_no_range_is_late_before_the_first_answer(tmp_path: Path, late_ranges: str) -> None:
+    """A range that is open at its start begins before every event; once one was answered without it, it is late."""
+    scene = Scene(tmp_path, {**RETRACTING, "late_ranges": late_ranges}, ("json", "json"))
+    scene.ranges.publish([ranged(1, "a", None, 20), ranged(2, "a", None, 20)])
+    scene.run()
+    scene.ranges.publish([ranged(2, None, None, None, op="withdrawn"), ranged(3, "a", None, None)])
+    scene.events.publish([event(1, "a", 10)])
+    scene.run()
+    assert (scene.answers(), told(scene, "late")) == ({1: (2, 2)}, [])
+    scene.ranges.publish([ranged(4, "a", None, 20), ranged(3, None, None, None, op="withdrawn")])
+    scene.run()
+    late = sorted((reason, number) for _, reason, number, _ in told(scene, "late"))
+    assert late == [("late", 4), ("late_retraction", 3)]
+
+
+def test_windows_without_rows_do_not_wait(tmp_path: Path) -> None:
+    """A job of duplicates alone publishes window after window, and no file of the port."""
+    scene = Scene(tmp_path)
+    source = scene.job.events
+    assert isinstance(source, PortFolder)
+    taking = FolderInput("events", source, None, 1)
+    for _ in range(3):
+        scene.events.publish()
+    assert (taking.plan(), taking.waiting) == (False, 0)
+    scene.events.publish([event(1, "a", 5)])
+    scene.events.publish()
+    scene.events.publish([event(2, "a", 6)])
+    scene.events.publish()
+    for left in (1, 0):
+        assert (taking.plan(), taking.waiting) == (True, left + 1)
+        taking.take()
+        taking.committed()
+        assert taking.waiting == left
+    assert taking.position == [scene.events.store, 6]
+    scene.events.publish()
+    assert (taking.plan(), taking.waiting) == (False, 0)
 
 
 def test_bad_rows_have_their_reasons(tmp_path: Path) -> None:
