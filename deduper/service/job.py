@@ -175,7 +175,7 @@ def _open_source(config: Config, owned: Ownership, stop: Stop, session: SparkSes
     del session, logged_in
     if isinstance(config.source, FilesSource):
         files, to_fold = open_files(config, config.source, owned.log)
-        return to_fold, lambda windows: FollowedFiles(files, windows.listed)
+        return to_fold, lambda windows: FollowedFiles(files, windows.listed, windows.source_away)
     topics = open_topics_source(config, owned.log, stop.event)
     return None, lambda _: topics
 
@@ -278,7 +278,7 @@ def _metrics(start: Start, clock: Callable[[], int]) -> Iterator[JobMetrics | No
         yield None
         return
     from deduper.service.metrics import JobMetrics
-    from deduper.service.metrics_server import serving_metrics
+    from deduper.service.window_metrics import serving_metrics
 
     with contextlib.ExitStack() as served:
         with _owner_of_port(start):

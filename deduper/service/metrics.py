@@ -23,19 +23,49 @@ from prometheus_client.registry import CollectorRegistry
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
+from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.kafka.offsets import Offsets, TopicPartition, judged_ends
 from deduper.leaks.figures import LeakFigures
-from deduper.service.end_times import EndTimes
 from deduper.service.window_metrics import WindowMetrics, counter, counters, gauges, never_stops_the_job
 from deduper.window import policy
 from deduper.window.accessories.leak_watch import stored_figures
 from deduper.window.completeness import is_complete
 from deduper.window.owner_alive import last_end
 from deduper.window.progress import BatchProgress
+
+_MOST_REPORTS = 720
+
+
+class EndTimes:
+    """The ends of partitions by the time of their report, for the age of the oldest record that no window has.
+
+    The brokers report the end of a partition every few seconds. The record at an offset had come when an end beyond it
+    was first reported, so its age is known to within that interval; of records from before the first report it is that
+    of the report, a lower bound. For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[TopicPartition, list[tuple[float, int]]] = {}
+
+    def add(self, at_s: float, latest: Mapping[TopicPartition, int], judged: Mapping[TopicPartition, int]) -> None:
+        """The ends reported at `at_s`; reports that hold nothing beyond `judged` are forgotten.
+
+        Of very many, every second one is forgotten, which makes the ages of old records coarser.
+        """
+        for place, end in latest.items():
+            ends = [one for one in self._ends.get(place, ()) if judged.get(place, -1) < one[1] <= end]
+            if end > judged.get(place, -1) and (not ends or end > ends[-1][1]):
+                ends.append((at_s, end))
+            self._ends[place] = ends if len(ends) <= _MOST_REPORTS else ends[::2]
+
+    def waiting_since_s(self, place: TopicPartition, judged: int) -> float | None:
+        """When the first record at or beyond the offset `judged` had come; None when there is none."""
+        return next((at_s for at_s, end in self._ends.get(place, ()) if end > judged), None)
+
 
 PHASES = ("intent", "judge", "durable", "wait", "commit", "publish", "clean", "expire", "measure", "send")
 JUDGE_PARTS = ("read", "shards", "write")
@@ -81,6 +111,7 @@ class _Newest:
     earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
     unaccounted: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
+    away_since: float | None = None
     leaks: LeakFigures | None = None
     end_before: int | None = None
 
@@ -143,8 +174,15 @@ class JobMetrics(WindowMetrics):
 
     @never_stops_the_job
     def source_files(self, *, pending: int, changed: int) -> None:
-        """A source of files was listed."""
-        self._report(files={"pending": pending, "changed": changed})
+        """The files of a source, after a listing or a window of it."""
+        self._report(files={"pending": pending, "changed": changed}, away_since=None)
+
+    @never_stops_the_job
+    def source_away(self) -> None:
+        """The files of a source cannot be listed, or read."""
+        self.failed("source")
+        if self._newest.away_since is None:
+            self._report(away_since=self._seconds())
 
     def _report(self, **values: object) -> None:
         with self._lock:
@@ -226,6 +264,9 @@ class JobMetrics(WindowMetrics):
             yield GaugeMetricFamily("deduper_tables_resident_bytes", text, tables.get("resident_bytes", 0))
 
     def _of_the_source(self, newest: _Newest) -> Iterator[Metric]:
+        if isinstance(self._config.source, FilesSource):
+            text = "For how long the files of the source cannot be listed; 0 while they can"
+            yield GaugeMetricFamily("deduper_source_away_seconds", text, self._away_s() or 0)
         if newest.files:
             text = "Files that were listed and are not judged yet"
             yield GaugeMetricFamily("deduper_source_pending_files", text, newest.files["pending"])
@@ -271,6 +312,10 @@ class JobMetrics(WindowMetrics):
             return None
         latest_s = self._newest.latest_s
         return up_s if latest_s is None else min(up_s, self._wall_clock_us() / 1e6 - latest_s)
+
+    def _away_s(self) -> float | None:
+        since = self._newest.away_since
+        return None if since is None else self._seconds() - since
 
     def _waiting(self) -> int:
         newest = self._newest

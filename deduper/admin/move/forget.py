@@ -23,7 +23,7 @@ from bucket_store.pieces.compaction import merge
 from bucket_store.pieces.piece import BucketEntries, PieceRef
 from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import append_piece
-from deduper.admin.keys.entries import digests_of, find_key
+from deduper.admin.keys.stored import digests_of, find_key
 from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.open_store import OpenStore

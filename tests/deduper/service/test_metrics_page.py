@@ -38,11 +38,10 @@ from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends
 from deduper.leaks.figures import figures_of
 from deduper.leaks.meter import LeakMeter, LeakSettings, sample_of
 from deduper.leaks.sample import SampledRecords
-from deduper.service import health, job, lag_watch, metrics, process_memory
+from deduper.service import job, lag_watch, metrics, process_memory, window_metrics
 from deduper.service.metrics import JobMetrics
-from deduper.service.metrics_server import serving_metrics
 from deduper.service.process_memory import resident_bytes, summed_by_process
-from deduper.service.window_metrics import FAILURES, SECONDS_BOUNDS
+from deduper.service.window_metrics import FAILURES, SECONDS_BOUNDS, serving_metrics
 from deduper.window.policy import DELETION_BATCH, STATISTICS, fixed_settings
 from deduper.window.progress import BatchProgress
 from tests.ports import free_port
@@ -687,9 +686,31 @@ def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
         assert answered(settings, "/healthz")[1] == "ok\n"
 
 
+def test_a_folder_that_is_away_is_on_the_page_and_no_health(tmp_path: Path) -> None:
+    """From the first listing that fails on, until one that does not."""
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp, n long"}
+    seconds = 0.0
+    registry = CollectorRegistry()
+    reported = JobMetrics(config(tmp_path, source=source), registry, lambda: NOW_US, lambda: seconds)
+
+    def away_s() -> float:
+        return page(registry)["deduper_source_away_seconds", frozenset()]
+
+    reported.source_files(pending=0, changed=0)
+    seconds = 1000.0
+    for _ in range(2):
+        reported.source_away()
+        seconds += 200.5
+    assert away_s() == 401
+    assert reported.health() == ["source away: its files cannot be listed for 401 s"]
+    reported.source_files(pending=0, changed=0)
+    assert reported.health() == []
+    assert away_s() == 0
+
+
 def test_health_knows_what_the_job_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A committed window that is not published, records that wait, a window at hand."""
-    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1)
+    monkeypatch.setattr(window_metrics, "LEAST_FREE_BYTES", 1)
     now_us, seconds = NOW_US, 0.0
     settings = config(tmp_path, metrics={"port": free_port()})
     log = owned_log(settings)

@@ -11,7 +11,7 @@ import xxhash
 
 from bucket_store.errors import CorruptionError
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
-from deduper.admin.keys.entries import find_key
+from deduper.admin.keys.stored import find_key
 from deduper.admin.move.forget import _blocks, forget, plan_forget
 from deduper.admin.move.reshard import reshard
 from deduper.admin.open_store import open_store
