@@ -135,6 +135,7 @@ def opened_log(root: Place, fixed: dict[str, Any], wall_us: int, every: int = DE
     try:
         return CommitLog.open(root)
     except StoreMissingError:
+        require_no_owner(root)  # a restore, which makes the store
         return CommitLog.create(root, fixed, wall_us=wall_us, snapshot_every=every)
 
 

@@ -464,18 +464,25 @@ class WindowRunner:
         if self._unnamed is None:
             return False
         if not self._unnamed.is_under_way:
-            self._unnamed.begin_if_due(state, self._now(state))
+            self._unnamed.begin_if_due(state)
         return self._unnamed.is_under_way
 
     def _record_merged(self, state: LogState) -> LogState:
         """Place a record that names the merged pieces in place of the old ones.
 
         Raises:
-            Exception: the error of a merge of live pieces; then none is recorded.
+            Exception: the error of a merge of live pieces, or of all merges; then none is recorded.
         """
         leaving: list[PieceRef] = []
         added: list[PieceRef] = []
-        for pieces, merged in self._compaction.result():
+        try:
+            results = self._compaction.result()
+        except Exception as exc:
+            if storage_away(exc) is None:
+                raise
+            logger.info("pieces are merged later: %s", exc)
+            return state
+        for pieces, merged in results:
             shard = pieces[0].shard
             are_live = set(pieces) <= set(state.pieces.get(shard, ()))
             if isinstance(merged, Exception):
