@@ -86,8 +86,8 @@ class Deduper:
         memory: the most bytes of tables in memory, over all processes: `2GiB`.
         metrics_port: serve the metrics of a job on this port of 127.0.0.1, for Prometheus, while the store is open.
         place: the columns that say where a row comes from, the last of them its number there, an integer: `["topic",
-            "partition", "offset"]`. Outputs and commands name first copies by them. By default `_dedup_source` and
-            `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
+            "partition", "offset"]`. Outputs and commands name rows by them; no verdict depends on them. By default
+            `_dedup_source` and `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
         on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
         take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
         settings: any other setting of `store` (`tables`, `first_seen`), and `shared_folders`.
