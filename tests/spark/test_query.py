@@ -342,6 +342,44 @@ def test_a_deleted_commit_file_judges_nothing_again(own: SparkSession, tmp_path:
     assert counts() == [5, 5]
 
 
+@pytest.mark.parametrize("splits", [False, True])
+def test_states_before_it_are_committed_again(splits: bool, own: SparkSession, tmp_path: Path) -> None:
+    """Spark refuses a batch whose stateful operators did not run: they do, though its rows were judged."""
+    source = tmp_path / "in"
+    rows = own.range(6).selectExpr("CAST(id % 4 AS STRING) k", "timestamp_seconds(1e9 + id) ts")
+    rows.coalesce(1).write.json(str(source))
+    dedup = a_deduper(tmp_path)
+    counts: list[tuple[int, bool, int]] = []
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        ports = dedup.split(batch)
+        counts.append((batch_id, ports.window.replayed, ports.unique.count()))
+
+    write = take if splits else dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+
+    def run() -> None:
+        stream = own.readStream.schema("k string, ts timestamp").json(str(source)).withWatermark("ts", "1 hour")
+        query = stream.dropDuplicatesWithinWatermark(["k"]).writeStream.foreachBatch(write)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()
+        for running in own.streams.active:
+            running.stop()
+        dedup.close()
+
+    run()
+    commits = sorted(path for path in (tmp_path / "checkpoint" / "commits").iterdir() if path.name.isdecimal())
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink()
+    run()
+    more = [{"k": key, "ts": "2001-09-09T01:46:50Z"} for key in ("4", "0")]
+    (source / "more.json").write_text("".join(json.dumps(row) + "\n" for row in more))
+    run()
+    if splits:
+        assert [replayed for number, replayed, _ in counts if number == len(commits) - 1] == [False, True]
+        assert sum(count for _, replayed, count in counts if not replayed) == 5
+    else:
+        assert own.read.parquet(str(tmp_path / "unique")).count() == 5
+
+
 def test_values_of_all_types_come_back(own: SparkSession, tmp_path: Path) -> None:
     """As they were, in functions and in files, whatever the session says of times and calendars."""
     rows = own.sql(
