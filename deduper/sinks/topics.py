@@ -26,8 +26,8 @@ from bucket_store.places.place import Place
 from deduper.config.kafka.options import librdkafka_options
 from deduper.config.kafka.sections import KafkaSink
 from deduper.errors import DeduperError, UsageError
+from deduper.kafka.commands import topic_id
 from deduper.kafka.errors import BrokerUnavailableError, ProducerFencedError
-from deduper.kafka.topic_ends import topic_id
 from deduper.sinks.names import TopicPlace
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.publisher import PortWork, Publisher, failure, gravest

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from deduper.arrow_columns import DeclaredColumn
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
-from deduper.config.sections import SourceConfig
+from deduper.config.sections import CategoryExpiry, EventTimeExpiry, SourceConfig
 from deduper.sources.record_layout import arrow_types, record_layout
 from deduper.tasks.readers.declared import Declared, ExpiryKind
 from deduper.tasks.readers.path_columns import PathRule

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.query import QueryConfig, QuerySource, column_of
+from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError

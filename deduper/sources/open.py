@@ -7,10 +7,10 @@ from threading import Event
 
 from bucket_store.log.commit_log import CommitLog
 from deduper import tasks
-from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
+from deduper.config.sections import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles

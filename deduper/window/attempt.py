@@ -24,8 +24,8 @@ from bucket_store.log.state import LogState, live_files
 from bucket_store.pieces.store import PieceStore
 from bucket_store.places.place import Place
 from bucket_store.tables.manager import TableSettings
-from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
+from deduper.config.sections import CategoryExpiry
 from deduper.core.clock import ClockRules
 from deduper.core.statistics import NO_SPANS, SpanCounts
 from deduper.core.verdict import TupleVerdict

@@ -23,8 +23,8 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
 from deduper.admin.open_store import OpenStore, open_store
-from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
+from deduper.config.sections import CategoryExpiry
 from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, PartitionClock
 from deduper.core.digests import key_digest, shards_of

@@ -30,7 +30,7 @@ from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError, UsageError, telling_where
-from deduper.preflight import folders, hadoop
+from deduper.preflight import folders
 from deduper.preflight.checks import raise_failure
 from deduper.preflight.folders import reachable
 from deduper.ranges.stream.events import EventLevel
@@ -112,7 +112,7 @@ def _require_places(job: StreamJob) -> None:
     written = {"store": job.store.place, **{port: sink.place for port, sink in job.file_ports.items()}}
     read = {side: one.place for side, one in job.folder_inputs.items() if not one.place.is_local}
     urls = [place.url for place in (*written.values(), *read.values())]
-    found = chain(hadoop.here(urls), folders.writable(written), *starmap(reachable, read.items()))
+    found = chain(folders.hadoop_here(urls), folders.writable(written), *starmap(reachable, read.items()))
     raise_failure(found)
 
 
@@ -191,8 +191,10 @@ class StreamRunner:
         The first window waits for both inputs, unless their columns are declared.
 
         Raises:
+            FencedError: another owner has taken the store.
             UsageError, IntegrityError, DeduperError: as `Input.plan`.
         """
+        self.log.check_owner()
         self._planned = {side: one for side, one in self.inputs.items() if one.plan()}
         is_first = self.state.schema is None
         if is_first and any(side not in self._planned and one.declared is None for side, one in self.inputs.items()):
@@ -203,12 +205,11 @@ class StreamRunner:
         """The planned window: its number and its counts.
 
         Raises:
-            FencedError: another owner has taken the store.
+            FencedError: another owner has taken the store meanwhile.
             UsageError, IntegrityError, DeduperError: as `Input.take`, `StreamJudge.judge` and `publish_window`.
         """
         waiting, self._planned = self._planned, {}
         assert waiting, "nothing was planned"
-        self.log.check_owner()
         window = self.log.state.next_window
         failpoints.hit("window.0.batch")
         began = time.perf_counter()

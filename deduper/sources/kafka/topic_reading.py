@@ -186,9 +186,10 @@ class TopicReading:
                 far = _beyond_us(given.column(queue.TIMESTAMP))
                 admission[far] = int(Admission.BAD_EXPIRY if is_expiry else Admission.MALFORMED)
         admission[read.invalid_parts] = int(Admission.INVALID_UTF8)
-        admission[read.malformed] = int(Admission.MALFORMED)
-        admission[read.invalid] = int(Admission.INVALID_UTF8)
-        admission[values.absent] = int(self.tombstone)
+        admission[read.malformed & ~values.absent] = int(Admission.MALFORMED)
+        admission[read.invalid & ~values.absent] = int(Admission.INVALID_UTF8)
+        if self.tombstone != Admission.ADMITTED:
+            admission[values.absent] = int(self.tombstone)
         order = (part.ordinal << POSITION_BITS) + given.column(queue.OFFSET).to_numpy() - part.start
         texts = partial(raw_texts, values.data, values.starts, values.ends, read.is_text, values.absent, bound)
         sent = {}

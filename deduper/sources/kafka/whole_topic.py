@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from deduper.errors import SourceAwayError
+from deduper.kafka.commands import committed_ranges
 from deduper.kafka.errors import BrokerUnavailableError
-from deduper.kafka.topic_ends import committed_ranges
 from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.fetching import RangePart, fetched
 
