@@ -54,6 +54,7 @@ def render_comparison(found: Comparison) -> list[RenderableType]:
     ports = {(cell.here, cell.there): cell.records for cell in found.cells}
     counts = [(here, *(ports.get((here, there), 0) for there in PORTS)) for here in PORTS]
     parts: list[RenderableType] = [table(("here \\ there", *PORTS), counts)]
+    parts += [Text(f"lost: {_lost(one)}", "yellow") for one in found.here.lost]
     samples = [
         (cell.here, cell.there, f"{one['source']}, row {one['position']}", _key(one["key"]))
         for cell in found.cells
