@@ -33,10 +33,10 @@ from deduper.replay.source import ReplaySource
 from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
 from deduper.sinks.staging import staging_home
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER as SOURCE_FOLDER
 from deduper.sources.files.judged import KnownFiles
-from deduper.sources.files.reading import file_reading
 from deduper.spark.hdfs_login import LogsIn
 from deduper.window.completeness import REPLAY, replay_is_open
 from deduper.window.present_clock import wall_clock_us

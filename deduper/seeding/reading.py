@@ -31,10 +31,10 @@ from deduper.service.followed_files import FollowedFiles
 from deduper.service.job import Opened
 from deduper.service.stop import Stop
 from deduper.sinks.names import FinalName, Format
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import list_files
-from deduper.sources.files.reading import file_reading
 from deduper.sources.protocol import PlannedSource
 from deduper.tasks.dedup_column import DEDUP
 from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN

@@ -175,7 +175,7 @@ def _open_source(config: Config, owned: Ownership, stop: Stop, session: SparkSes
     del session, logged_in
     if isinstance(config.source, FilesSource):
         files, to_fold = open_files(config, config.source, owned.log)
-        return to_fold, lambda windows: FollowedFiles(files, windows.listed)
+        return to_fold, lambda windows: FollowedFiles(files, windows.listed, windows.source_away)
     topics = open_topics_source(config, owned.log, stop.event)
     return None, lambda _: topics
 

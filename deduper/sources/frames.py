@@ -24,11 +24,11 @@ from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
+from deduper.sources.declared_columns import record_layout
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frame_places import FramePayload, FramePlaces
 from deduper.sources.protocol import BatchPartition, SparkRows
-from deduper.sources.record_layout import record_layout
-from deduper.spark.columns import Selected
+from deduper.spark.dataframes import Selected
 from deduper.spark.types import NoArrowTypeError, arrow_of, text_of
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.found_partitions import FoundPartitions

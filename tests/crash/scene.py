@@ -32,7 +32,7 @@ from deduper.config.model import Config
 from deduper.sinks.names import STAGING
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
-from deduper.spark.home import pyspark_folder
+from deduper.spark.installed import pyspark_folder
 from deduper.spark_promises import is_one_process
 from deduper.testing import differences
 from deduper.window.policy import DELETION_BATCH, dead_pieces, entry_expiry_point, fixed_settings, live_from_bucket

@@ -48,6 +48,7 @@ from bucket_store.places.local import local_place
 from bucket_store.tables import generation
 from deduper import columns as ddl
 from deduper import units
+from deduper.admin.keys import stored
 from deduper.admin.keys import values as key_values
 from deduper.config import load, yaml_document
 from deduper.config.problems import ConfigError
@@ -617,9 +618,9 @@ def _run_key(data: bytes) -> None:
         return
     with suppress(UsageError, ValueError):  # which the command makes a UsageError
         values = key_values.parse_key(texts, columns, null="null")
-        kinds = [column.type.text for column in columns]
+        kinds = [column.type for column in columns]
         for secure in (False, True):
-            hi, lo = digests.key_digest(values, kinds, bytes(16), secure=secure)
+            hi, lo = stored.key_digest(values, kinds, bytes(16), secure=secure)
             assert 0 <= hi < 2**64
             assert 0 <= lo < 2**64
 

@@ -45,7 +45,7 @@ from deduper.errors import UsageError
 
 if TYPE_CHECKING:
     from deduper.kafka.commands import Headers
-    from deduper.sources.kafka.whole_topic import TopicRecord
+    from deduper.sources.kafka.fetching import TopicRecord
 
 _PART_BYTES = 256 << 20
 _BUFFER_BYTES = 16 << 20
@@ -285,7 +285,7 @@ def _export_topic(
     """Send the error records of these windows and reasons to a topic; how many by reason. Raises as `export_errors`."""
     # Kafka's client is an extra.
     from deduper.kafka.commands import Sending, committed_ranges
-    from deduper.sources.kafka.whole_topic import records_of, whole_topic
+    from deduper.sources.kafka.fetching import records_of, whole_topic
 
     missing = [name for name in _NEEDED if name not in port.dedup_headers]
     if missing:

@@ -222,7 +222,7 @@ def _report(store: OpenStore, origin: str, windows: WindowRange, groups: _Groups
 
 def _of_topic(store: OpenStore, sink: KafkaSink, windows: WindowRange, groups: _Groups) -> ErrorsReport:
     """By the headers of the records that the brokers still hold, each record once."""
-    from deduper.sources.kafka.whole_topic import records_of, whole_topic  # it loads Kafka's client, which is an extra
+    from deduper.sources.kafka.fetching import records_of, whole_topic  # it loads Kafka's client, which is an extra
 
     client = librdkafka_options(sink.bootstrap_servers, connection_options(sink.options))
     for part, batch in whole_topic(client, sink.topic):

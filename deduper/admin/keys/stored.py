@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Context, Decimal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from bucket_store.errors import StoreError
@@ -19,18 +21,23 @@ from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, deco
 from bucket_store.pieces.reader import PieceReader
 from bucket_store.tables.matches import Matches
 from deduper.admin.open_store import OpenStore
+from deduper.arrow_columns import arrow_type
 from deduper.as_json import AsJson
+from deduper.columns import ColumnType
 from deduper.config.model import Config
 from deduper.config.sections import CategoryExpiry
 from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, PartitionClock, batch_clock
-from deduper.core.digests import KeyValue, key_digest
+from deduper.core.digest_kernels import array_digest
+from deduper.core.digests import KeyValue, plain_value
 from deduper.core.judge import ShardRows, judge_shard
 from deduper.core.kernels import Expiries
 from deduper.core.verdict import DUPLICATE_REASONS, Admission, TupleVerdict, first_live_bucket
 from deduper.core.versions import version_digests
 from deduper.payload import MOST_VERSIONS
 from deduper.window.policy import FINGERPRINT, category_state, clock_rules, judge_rules, processing_point
+
+_WIDE = Context(prec=40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +172,7 @@ def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, i
     settings = store.settings
     hi, lo = key_digest(
         values,
-        [column.type.text for column in store.key_columns],
+        [column.type for column in store.key_columns],
         store.log.manifest.salt,
         secure=settings["digest"] == "secure",
     )
@@ -187,6 +194,38 @@ def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, i
         if row is not None
     ]
     return (hi, lo), shard, tuple(sorted(entries, key=lambda entry: entry.window))
+
+
+def key_digest(
+    values: Sequence[KeyValue], kinds: Sequence[ColumnType], salt: bytes, *, secure: bool
+) -> tuple[int, int]:
+    """(hi, lo), unsigned, of one key.
+
+    Raises:
+        ValueError: a value that is none of its type.
+    """
+    columns = [_column_of(value, kind) for value, kind in zip(values, kinds, strict=True)]
+    hi, lo = array_digest(columns, kinds, salt, secure=secure)
+    return int(hi[0]), int(lo[0])
+
+
+def _column_of(value: KeyValue, kind: ColumnType) -> pa.Array:
+    """A column of one row."""
+    arrow = arrow_type(kind)
+    if value is None:
+        return pa.nulls(1, arrow)
+    plain = plain_value(value, kind)
+    match kind.name:
+        case "decimal":
+            return pa.array([Decimal(int(plain)).scaleb(-(kind.scale or 0), _WIDE)], arrow)
+        case "date":
+            return pa.array([plain], pa.int32()).view(arrow)
+        case "timestamp" | "timestamp_ntz":
+            return pa.array([plain], pa.int64()).view(arrow)
+        case "string":
+            return pa.array([value], arrow)
+        case _:
+            return pa.array([bool(plain) if kind.name == "boolean" else plain], arrow)
 
 
 def digests_of(store: OpenStore, digest: tuple[int, int]) -> list[list[int]]:

@@ -46,8 +46,7 @@ from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.time_order import TimeOrder
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
-from deduper.tasks.readers.reading_tasks import PartRead, read_part
-from deduper.tasks.readers.rounded_keys import RoundedKeys
+from deduper.tasks.readers.reading_tasks import PartRead, RoundedKeys, read_part
 
 logger = logging.getLogger(__name__)
 

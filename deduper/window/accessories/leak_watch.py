@@ -19,7 +19,7 @@ from deduper.core.verdict import INT64_MAX
 from deduper.leaks.figures import LeakFigures, figures_of, figures_of_sample
 from deduper.leaks.meter import LeakMeter, LeakSettings, meter_of, sample_of, settings_text
 from deduper.leaks.sample import SampledRecords
-from deduper.tasks.receipts import Receipt
+from deduper.tasks.judge import Receipt
 from deduper.window import policy
 from deduper.window.accessories.accessory import Accessory
 

@@ -28,7 +28,7 @@ from deduper.preflight import checks, connections, folders, machine
 from deduper.preflight.results import Failure, PreflightCheck, Start
 from deduper.service import job as service
 from deduper.service import window_metrics
-from deduper.spark import java as spark_java
+from deduper.spark import installed as spark_java
 from deduper.window import owner_alive, recovery
 from deduper.window.completeness import SEED_OPEN
 from deduper.window.publishing import mark_published

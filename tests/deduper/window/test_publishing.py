@@ -34,7 +34,7 @@ from deduper.service.windows import Reports, Windows
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace
 from deduper.sources.protocol import BatchPartition
-from deduper.tasks.receipts import Receipt
+from deduper.tasks.judge import Receipt
 from deduper.window import recovery
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
@@ -459,6 +459,27 @@ def test_a_run_ends_when_its_last_window_is_published(job: Job) -> None:
     windows.wait_until_published()
     assert (windows.failure, reports.windows, job.mark) == (None, 1, 0)
     assert reports.totals == {"unique": 0, "duplicate": 1, "expired": 0, "error": 1}
+
+
+def test_what_is_left_is_told_by_the_rate_since_there_was_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not since the start: a source that had nothing for a day would take a day for its next file."""
+    now = [0.0]
+    monkeypatch.setattr("deduper.service.windows.time.monotonic", lambda: now[0])
+    source, left = SimpleNamespace(pending=0, changed=0), list[Any]()
+    reports = Reports(lambda progress: left.append(progress.left))
+
+    def judge(pending: int) -> None:
+        now[0] += 10
+        source.pending = pending
+        reports.window_ended(BatchProgress(0, 0, 1, 1, 0, 0, 0, 10.0, 0.1))
+
+    for listed in (3, 2):
+        source.pending = listed
+        reports.listed(cast(Any, source))
+        while source.pending:
+            judge(source.pending - 1)
+        now[0] += 86_400
+    assert [(one.count, one.seconds) for one in left] == [(2, 20), (1, 10), (0, 0), (1, 10), (0, 0)]
 
 
 def test_the_limit_of_windows_stops_after_the_publication(job: Job) -> None:
