@@ -63,5 +63,5 @@ def answer(
         f"{name}: Spark asks for batch {batch_id} of query {query_id}, and the store has judged batch {last}: the "
         f"checkpoint is older than the store, and batch {batch_id} may hold other rows than then. Put the newest "
         "checkpoint back; or start with a new one, and what is read again leaves as duplicate; or take the store back "
-        "with `deduper rewind`"
+        "with `deduper rewind`, if all its ports are files"
     )

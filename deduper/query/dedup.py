@@ -59,6 +59,8 @@ logger = logging.getLogger(__name__)
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _MASTER = "spark.master"
+_STATE = "StateStore"
+"""In the names of the RDDs of stateful operators."""
 _WAIT_US = 600_000_000
 """For brokers that do not answer: the default of a job's `deadline`."""
 
@@ -86,8 +88,8 @@ class Deduper:
         memory: the most bytes of tables in memory, over all processes: `2GiB`.
         metrics_port: serve the metrics of a job on this port of 127.0.0.1, for Prometheus, while the store is open.
         place: the columns that say where a row comes from, the last of them its number there, an integer: `["topic",
-            "partition", "offset"]`. Outputs and commands name first copies by them. By default `_dedup_source` and
-            `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
+            "partition", "offset"]`. Outputs and commands name rows by them; no verdict depends on them. By default
+            `_dedup_source` and `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
         on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
         take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
         settings: any other setting of `store` (`tables`, `first_seen`), and `shared_folders`.
@@ -437,10 +439,13 @@ class _OpenStore:
         """Judge a batch and hand it to its ports, unless that was done."""
         if self._answer(query_id, batch_id) is Answer.JUDGE:
             self._make(query_id, batch_id, batch)
+        else:
+            _commit_states(batch)
 
     def split(self, query_id: str, batch_id: int | None, rows: DataFrame) -> Ports:
         """The rows of a batch by verdict; those of before if it was judged and is not finished."""
         if batch_id is not None and self._answer(query_id, batch_id) is Answer.NOTHING:
+            _commit_states(rows)
             return self._taken(replayed=True)
         self._finish_last(query_id, batch_id)
         self._make(query_id, batch_id, rows)
@@ -560,6 +565,16 @@ def _identity(session: SparkSession, batch_id: int | None) -> tuple[str, int | N
         return "", batch_id
     of_spark = context.getLocalProperty(_BATCH_ID)
     return query_id, int(of_spark) if batch_id is None and of_spark is not None else batch_id
+
+
+def _commit_states(batch: DataFrame) -> None:
+    """Read a batch that needs no verdicts, if operators before it keep state.
+
+    Spark notes no batch as done whose states are not committed, and each task commits its own as its rows are read.
+    Without states nothing is read: the source may have deleted the rows since.
+    """
+    if _STATE in batch._jdf.queryExecution().toRdd().toDebugString():
+        batch.write.format("noop").mode("overwrite").save()
 
 
 def _name_of(store: str) -> str:

@@ -22,8 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import deduper
 from bucket_store import failpoints
+from bucket_store.log.sources_archive import SourcesReader
 from deduper import ConfigError, Deduper, EventTime, JsonSink, Never, OldCheckpointError, Ports, UsageError, Window
 from deduper.admin.keys.explain import explain
+from deduper.admin.move.rewind import plan_rewind
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.query import QuerySource, column_of, described, query_config, query_of
@@ -269,6 +271,10 @@ def test_a_function_that_raises_gets_the_same_rows_again(own: SparkSession, tmp_
         (True, taken.calls[0][2]),
     ]
     assert [row["k"] for row in taken.calls[0][2]] == ["a"]
+    store = open_store(f"file:{tmp_path}/state")
+    assert verify_store(store).findings == ()
+    with pytest.raises(UsageError, match="is a function: what was handed over cannot be taken back"):
+        plan_rewind(store, 0)
 
 
 def test_a_query_that_runs(own: SparkSession, tmp_path: Path) -> None:
@@ -334,6 +340,44 @@ def test_a_deleted_commit_file_judges_nothing_again(own: SparkSession, tmp_path:
     run()
     dedup.close()
     assert counts() == [5, 5]
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_states_before_it_are_committed_again(splits: bool, own: SparkSession, tmp_path: Path) -> None:
+    """Spark refuses a batch whose stateful operators did not run: they do, though its rows were judged."""
+    source = tmp_path / "in"
+    rows = own.range(6).selectExpr("CAST(id % 4 AS STRING) k", "timestamp_seconds(1e9 + id) ts")
+    rows.coalesce(1).write.json(str(source))
+    dedup = a_deduper(tmp_path)
+    counts: list[tuple[int, bool, int]] = []
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        ports = dedup.split(batch)
+        counts.append((batch_id, ports.window.replayed, ports.unique.count()))
+
+    write = take if splits else dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+
+    def run() -> None:
+        stream = own.readStream.schema("k string, ts timestamp").json(str(source)).withWatermark("ts", "1 hour")
+        query = stream.dropDuplicatesWithinWatermark(["k"]).writeStream.foreachBatch(write)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()
+        for running in own.streams.active:
+            running.stop()
+        dedup.close()
+
+    run()
+    commits = sorted(path for path in (tmp_path / "checkpoint" / "commits").iterdir() if path.name.isdecimal())
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink()
+    run()
+    more = [{"k": key, "ts": "2001-09-09T01:46:50Z"} for key in ("4", "0")]
+    (source / "more.json").write_text("".join(json.dumps(row) + "\n" for row in more))
+    run()
+    if splits:
+        assert [replayed for number, replayed, _ in counts if number == len(commits) - 1] == [False, True]
+        assert sum(count for _, replayed, count in counts if not replayed) == 5
+    else:
+        assert own.read.parquet(str(tmp_path / "unique")).count() == 5
 
 
 def test_values_of_all_types_come_back(own: SparkSession, tmp_path: Path) -> None:
@@ -593,14 +637,48 @@ def test_conflicts_of_a_query(own: SparkSession, tmp_path: Path) -> None:
     assert stored.log.state.extra[FINGERPRINT][1] == stored.config.payload_identity
 
 
-def test_one_source_in_two_partitions_has_two_names(own: SparkSession, tmp_path: Path) -> None:
-    """By a name and a position a row is found again."""
-    frame = own.createDataFrame([("a", "s", 1), ("b", "s", 1)], "k string, s string, n int").repartitionByRange(2, "k")
+def noted(folder: Path) -> list[str]:
+    """The names of the source partitions of window 0 in the store."""
+    store = open_store(f"file:{folder}/state")
+    return sorted(partition.name for partition in SourcesReader(store.root, store.log.state).of(0) or ())
+
+
+def test_places_may_come_in_any_order(own: SparkSession, tmp_path: Path) -> None:
+    """After a sort or a join: the clock runs as rows come, each source has one name, and the store notes it once."""
+    names = [("e", 0, 40), ("d", 5, 61), ("c", 4, 51), ("b", 4, 62), ("a", 5, 49)]
+    times = [datetime.fromtimestamp(time, UTC) for _, _, time in names]
+    rows = [(key, f"s{number % 2}", at, times[number]) for number, (key, at, _) in enumerate(names)]
+    kind = "k string, s string, n bigint, ts timestamp"
+    frame = own.createDataFrame(rows, kind).repartitionByRange(2, "k").sortWithinPartitions("ts", ascending=False)
+    rule = EventTime("ts", period="12s", span="1s", lookup="all_live", max_ahead_of_now="off")
+    found = []
+    for place in (["s", "n"], None):
+        folder = tmp_path / ("named" if place else "plain")
+        folder.mkdir()
+        with a_deduper(folder, expiry=rule, place=place, first_seen=True) as dedup:
+            ports = dedup.split(frame)
+            found.append([sorted(row.k for row in rows.collect()) for rows in ports[:4]])
+            again = dedup.split(frame.filter("ts >= timestamp_seconds(61)")).duplicate
+            named = [(row.k, row.first_seen) for row in again.select("k", "_dedup.first_seen").collect()]
+        if place:
+            assert {key: (first.source, first.position) for key, first in named} == {"d": ("s1", 5), "b": ("s1", 4)}
+            assert noted(folder) == ["s0", "s1"]
+            with pytest.raises(UsageError, match="columns name the rows"):
+                differences(f"file:{folder}/state", {})
+    assert found[0] == found[1] == [["b", "c", "d"], [], ["a", "e"], []]
+
+
+@pytest.mark.night
+def test_thousands_of_sources(own: SparkSession, tmp_path: Path) -> None:
+    """A place may be a device: rows of 3,000 in four partitions are judged, and each is noted once."""
+    frame = own.range(0, 12_000, 1, 4).selectExpr("CAST(id % 6000 AS STRING) k", "concat('d', id % 3000) s", "id n")
     with a_deduper(tmp_path, place=["s", "n"], first_seen=True) as dedup:
-        dedup.split(frame)
-        _, duplicate, _, _, _ = dedup.split(frame)
-        firsts = {row["k"]: row["_dedup"]["first_seen"]["source"] for row in duplicate.collect()}
-    assert firsts == {"a": "s", "b": "s (rows, partition 1)"}
+        ports = dedup.split(frame)
+        assert dict(ports.window.counts) == {"unique": 6000, "duplicate": 6000, "expired": 0, "error": 0}
+        named = ports.duplicate.select("k", "s", "n", "_dedup.*").limit(50).collect()
+        assert all((row.source, row.position) == (row.s, row.n) for row in named)
+        assert all(row.first_seen.source == row.s and row.first_seen.position == row.n - 6000 for row in named)
+    assert len(noted(tmp_path)) == 3000
 
 
 @pytest.mark.parametrize(
