@@ -23,6 +23,12 @@ from deduper.config.sections import PORTS, FunctionSink, NoneSink, SinksConfig
 from deduper.config.values import Section
 
 WHERE = "Deduper"
+QUERIES = "queries"
+"""In a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
+BATCH = "batch"
+"""In the same: the query id and the batch id of this window; None for rows that are no batch."""
+COUNTS = "counts"
+"""In the same: rows by port, for functions that get a window after its record was folded."""
 
 
 class QuerySource(Section):
