@@ -237,7 +237,8 @@ class ResidentTables:
 
     def _give_name(self, table: MappedTable) -> None:
         named = table.path.with_name(table_name(table.bucket))
-        table.path.rename(named)
+        with taking_room(self._tiers[0].locks):  # who counts now would miss a file that changes its name
+            table.path.rename(named)
         table.path = named
         keep_mapped(table)
 

@@ -45,7 +45,10 @@ _SOURCE, _POSITION, _PORT = "\0source", "\0position", "\0port"
 
 @dataclass(frozen=True, slots=True)
 class Cell(AsJson):
-    """The records that leave by one port here and by one there, with some of them: file, row, and key."""
+    """The records that leave by one port here and by one there.
+
+    `samples` are some of them: file and row, or partition and offset, and key.
+    """
 
     json_names = ("here", "there", "records", "samples")
 
@@ -81,10 +84,15 @@ def _paired(config: Config, other: Config) -> tuple[Config, Config]:
     Raises:
         UsageError: their records cannot be compared.
     """
-    if not isinstance(config.source, FilesSource) or not isinstance(other.source, FilesSource):
-        raise UsageError("--compare: both jobs read files")
+    if type(config.source) is not type(other.source):
+        raise UsageError("--compare: both jobs read files, or both read topics")
+    columns = "`source.schema`" if isinstance(config.source, FilesSource) else "`source.value` and `source.record`"
     if other.source.reading != config.source.reading or other.time_zone != config.time_zone:
-        raise UsageError("--compare: both jobs read records of one format, with one `source.schema` and one time zone")
+        raise UsageError(f"--compare: both jobs read records of one format, with one {columns} and one time zone")
+    if other.fingerprint == "value":
+        raise UsageError(
+            "--compare: the other job's `fingerprint: value` is of bytes that are not kept; write `fingerprint: all`"
+        )
     times = [
         (one.expiry.by, *(getattr(one.expiry, name, None) for name in ("field", "unit"))) for one in (config, other)
     ]
@@ -113,9 +121,13 @@ def plan_comparison(config: Config, other: Config, asked: Asked) -> Comparison:
     Raises:
         UsageError: as `plan_replay`, or the jobs cannot be compared.
     """
-    pair = _paired(config, other)
-    here, there = plan_replays([(one, _asked(asked, name)) for one, name in zip(pair, (HERE, THERE), strict=True)])
+    here, there = plan_replays(_replays(config, other, asked))
     return Comparison(here, there)
+
+
+def _replays(config: Config, other: Config, asked: Asked) -> list[tuple[Config, Asked]]:
+    pair = _paired(config, other)
+    return [(one, _asked(asked, name)) for one, name in zip(pair, (HERE, THERE), strict=True)]
 
 
 def compare(
@@ -135,9 +147,9 @@ def compare(
         IntegrityError: the two have judged other records.
         DeduperError, StoreError: as `replay`.
     """
-    planned = plan_comparison(config, other, asked)
-    here, there = _paired(config, other)
-    asked_here, asked_there = _asked(asked, HERE), _asked(asked, THERE)
+    replays = _replays(config, other, asked)
+    first, second = plan_replays(replays, is_executed=True)
+    (here, asked_here), (there, asked_there) = replays
     given = session
     if given is None:
         given = start_session(config.name, session_settings(here))
@@ -145,13 +157,13 @@ def compare(
         judge = partial(
             replay, on_progress=on_progress, session=given, slice_bytes=slice_bytes, window_bytes=window_bytes
         )
-        first = judge(here, asked_here, twin=Twin(), planned=planned.here)
+        first = judge(here, asked_here, twin=Twin(), planned=first)
         if not first.is_over:
-            return replace(planned, here=first)
+            return Comparison(first, second)
         file = plan_file(replay_config(here, asked_here))
-        second = judge(there, asked_there, twin=Twin(file), planned=planned.there)
+        second = judge(there, asked_there, twin=Twin(file), planned=second)
         if not second.is_over:
-            return replace(planned, here=first, there=second)
+            return Comparison(first, second)
     finally:
         if session is None:
             end_session(given)

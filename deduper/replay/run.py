@@ -112,18 +112,23 @@ def plan_replay(config: Config, asked: Asked, *, now_us: int | None = None) -> R
     return plan_replays([(config, asked)], now_us=now_us)[0]
 
 
-def plan_replays(replays: Sequence[tuple[Config, Asked]], *, now_us: int | None = None) -> list[ReplayReport]:
-    """As `plan_replay`, of several replays of the same records: one sample of their files is for all."""
+def plan_replays(
+    replays: Sequence[tuple[Config, Asked]], *, now_us: int | None = None, is_executed: bool = False
+) -> list[ReplayReport]:
+    """As `plan_replay`, of several replays of the same records: one sample is for all.
+
+    `is_executed`: they are begun next, so nothing is estimated, and no broker is asked.
+    """
     sample: Sample | None = None
     plans = []
     for config, asked in replays:
-        planned, sample = _plan(config, asked, now_us, sample)
+        planned, sample = _plan(config, asked, now_us, sample, is_executed=is_executed)
         plans.append(planned)
     return plans
 
 
 def _plan(
-    config: Config, asked: Asked, now_us: int | None, sample: Sample | None, *, is_executed: bool = False
+    config: Config, asked: Asked, now_us: int | None, sample: Sample | None, *, is_executed: bool
 ) -> tuple[ReplayReport, Sample | None]:
     order = order_of(config, asked)
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
@@ -203,7 +208,7 @@ def replay(
         DeduperError, StoreError: as `service.job.run`.
     """
     if planned is None:
-        planned, _ = _plan(config, asked, clock(), None, is_executed=True)
+        (planned,) = plan_replays([(config, asked)], now_us=clock(), is_executed=True)
     planned = replace(planned, is_executed=True)
     own = replay_config(config, asked)
     if planned.is_over:  # an earlier run may have been killed before it had finished

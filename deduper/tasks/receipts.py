@@ -11,6 +11,7 @@ import numpy as np
 from bucket_store.pieces.piece import PieceRef
 from deduper.core.judge import ShardOutcome
 from deduper.core.statistics import NO_SPANS, SpanCounts
+from deduper.core.verdict import TupleVerdict
 from deduper.leaks.sample import SampledRecords
 
 
@@ -25,11 +26,11 @@ class Receipt:
 
     `counts` is in the order of `TupleVerdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry
     key among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
-    `piece` is None for a shard with nothing new. `first_windows` counts the duplicates by the window of their first
-    copy, where that is known, `distances` by their distance from it. Seconds are wall time inside the task: `keys`
-    gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts` leaves them for the writers,
-    `piece` writes it. `sampled` are the records of sampled keys, for the leak meter; None without one, or if
-    they could not be taken.
+    `piece` is None for a shard with nothing new. `first_windows` has the windows of the first copies of all copies,
+    where they are known, each with its number of duplicates; `distances` counts these by their distance. Seconds are
+    wall time inside the task: `keys` gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts`
+    leaves them for the writers, `piece` writes it. `sampled` are the records of sampled keys, for the leak meter; None
+    without one, or if they could not be taken.
     """
 
     shard: int
@@ -58,7 +59,10 @@ class Receipt:
     ) -> Receipt:
         """The receipt of a shard that was judged."""
         unique, duplicate, expired, error = (int(count) for count in outcome.counts)
-        windows, often = np.unique(outcome.first_window[outcome.first_window >= 0], return_counts=True)
+        is_known = outcome.first_window >= 0
+        is_duplicate = outcome.verdict == TupleVerdict.DUPLICATE
+        others = np.unique(outcome.first_window[is_known & ~is_duplicate])
+        windows, often = np.unique(outcome.first_window[is_known & is_duplicate], return_counts=True)
         return cls(
             shard=shard,
             counts=(unique, duplicate, expired, error),
@@ -68,7 +72,7 @@ class Receipt:
             piece=piece,
             buckets=tuple(outcome.buckets),
             rows_by_partition=outcome.rows_by_partition,
-            first_windows=dict(zip(windows.tolist(), often.tolist(), strict=True)),
+            first_windows=dict.fromkeys(others.tolist(), 0) | dict(zip(windows.tolist(), often.tolist(), strict=True)),
             table_counters=table_counters or {},
             seconds=seconds or {},
             distances=outcome.distances,

@@ -189,8 +189,10 @@ class StreamRunner:
         The first window waits for both inputs, unless their columns are declared.
 
         Raises:
+            FencedError: another owner has taken the store.
             UsageError, IntegrityError, DeduperError: as `Input.plan`.
         """
+        self.log.check_owner()
         self._planned = {side: one for side, one in self.inputs.items() if one.plan()}
         is_first = self.state.schema is None
         if is_first and any(side not in self._planned and one.declared is None for side, one in self.inputs.items()):
@@ -201,12 +203,11 @@ class StreamRunner:
         """The planned window: its number and its counts.
 
         Raises:
-            FencedError: another owner has taken the store.
+            FencedError: another owner has taken the store meanwhile.
             UsageError, IntegrityError, DeduperError: as `Input.take`, `StreamJudge.judge` and `publish_window`.
         """
         waiting, self._planned = self._planned, {}
         assert waiting, "nothing was planned"
-        self.log.check_owner()
         window = self.log.state.next_window
         failpoints.hit("window.0.batch")
         began = time.perf_counter()

@@ -307,6 +307,35 @@ def test_shards_at_work_take_no_more_than_there_is(tmp_path: Path, monkeypatch: 
     assert at_once(tmp_path, monkeypatch, 4) == [small_table_bytes(FULL)]
 
 
+def test_a_table_gets_its_name_while_nobody_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has read its old name would not find it any more, and take its bytes for free."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    commit_buckets(shard, range(1), seed=1)
+    apply, counting = MappedTable.apply, threading.Event()
+    seen: list[Path] = []
+
+    def count() -> None:
+        with eviction.taking_room(tmp_path / "disk" / FOLDER):
+            counting.set()
+            time.sleep(0.2)
+            seen.extend(tmp_path.glob("memory/*/*/1/*.table"))
+
+    counter = threading.Thread(target=count)
+
+    def applied(*given: Any) -> Any:
+        done = apply(*given)
+        counter.start()
+        assert counting.wait(10)
+        return done
+
+    monkeypatch.setattr(MappedTable, "apply", applied)
+    with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
+        check(tables, shard, 0, random_keys(1, 20))
+        counter.join()
+        assert not seen
+        assert list(tmp_path.glob("memory/*/*/1/*.table"))
+
+
 def test_who_is_frozen_while_it_takes_room_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait a moment, and go on."""
     monkeypatch.setattr(eviction, "_ROOM_WAIT_S", 0.05)

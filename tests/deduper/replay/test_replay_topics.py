@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError, SourceAwayError, UsageError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.offsets import End, TopicPartition, judged_ends
+from deduper.replay.compare import compare, plan_comparison
 from deduper.replay.keys import KeyRange
 from deduper.replay.plan import PlannedSlice
 from deduper.replay.run import plan_replay, replay
@@ -29,9 +31,11 @@ from deduper.replay.slices import made_slice
 from deduper.replay.topics import ReplayTopics
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.reading import topic_reading
+from deduper.testing import Settings
 from tests.deduper.killed_runs import Killed, killing
 from tests.deduper.replay.replays import A_DAY, DAY0, EVENTS, days, expected, ports, replayed, without_spark
 from tests.deduper.replay.topics import TopicJob, Topics, Watch, stand_in
+from tests.spark.harness import Job
 
 pytestmark = pytest.mark.slow
 ALL = {"unique": 8 * A_DAY * 95 // 100, "duplicate": 8 * A_DAY // 20, "expired": 0, "error": 0}
@@ -162,6 +166,38 @@ def test_a_replay_of_a_topic_is_the_oracle_on_the_sorted_log(
     )
     assert report.is_over
     assert ports(job) == answers
+
+
+def test_two_rules_are_compared_over_one_reading_of_a_topic(
+    topics: Topics, new_job: Callable[..., TopicJob], kill: Callable[[str], None]
+) -> None:
+    """Each record's port by both, though the brokers have deleted all before the second rule judges."""
+    expiry = {"by": "ordered", "field": "t", "period": 100, "span": 10, "lookup": "all_live"}
+    shorter = {**expiry, "period": 40}
+    job = new_job(expiry=expiry)
+    other = new_job(expiry=shorter, key=["k", "t"], null_keys="allow").config
+    ranges = random_topic(topics, 0)
+    there = [(number, [one for one in records if one is not None]) for number, (_, _, records) in enumerate(ranges)]
+    settings = Settings("ordered", period=40, span=10, lookup="all_live", null_keys="allow")
+    by_here = expected(there, "all_live")
+    by_there = expected(there, "", settings=settings, key=("k", "t"))
+    asked = Asked(job.directory / "compared")
+    planned = plan_comparison(job.config, other, asked)
+    assert planned.here.offsets == planned.there.offsets == sum(len(records) for _, _, records in ranges)
+    kill("replay.drained")
+    with pytest.raises(Killed):
+        compare(job.config, other, asked, session=job.session, **FEW)
+    kill("")
+    topics.earliest = {place: len(records) for place, records in topics.records.items()}
+    found = compare(job.config, other, asked, session=job.session, **FEW)
+    assert found.is_over
+    counts = Counter((by_here[place][0], by_there[place][0]) for place in by_here)
+    assert {(cell.here, cell.there): cell.records for cell in found.cells} == counts
+    assert len(counts) > 4, "they differ"
+    with pytest.raises(UsageError, match="write `fingerprint: all`"):
+        plan_comparison(job.config, new_job(expiry=expiry, fingerprint="value").config, asked)
+    with pytest.raises(UsageError, match="both jobs read files, or both read topics"):
+        plan_comparison(job.config, Job(job.directory, job.session, {"expiry": expiry}).config, asked)
 
 
 def test_killed_it_goes_on_though_the_brokers_have_deleted_all(

@@ -226,7 +226,9 @@ def test_status_shows_how_far_it_has_come_while_the_brokers_are_down(mixed: Mixe
     lag = store_status(mixed.open(), last=1).to_json()["lag"]
     assert time.monotonic() - began < 40  # a client that nobody bounds waits a minute
     assert (lag["total"], "topics" in lag["error"]) == (None, True)
-    assert lag["partitions"] == [{"topic": "in", "partition": 0, "judged": 110, "end": None, "lag": None}]
+    assert lag["partitions"] == [
+        {"topic": "in", "partition": 0, "judged": 110, "end": None, "lag": None, "held_back": False}
+    ]
     reported = CliRunner().invoke(app, ["status", str(mixed.file)], env={"COLUMNS": "200"})
     assert reported.exit_code == 0
     assert "lag" in reported.stdout

@@ -28,7 +28,7 @@ from deduper.seeding.reading import seed_config
 from deduper.seeding.run import plan_seed
 from deduper.seeding.source import SeedInput
 from deduper.testing import differences
-from deduper.window.policy import FINGERPRINT, judge_rules
+from deduper.window.policy import FINGERPRINT, judge_rules, statistics_of
 from tests.deduper.cli.test_terminal import printed, words
 from tests.deduper.plain_job import PlainJob
 
@@ -168,6 +168,8 @@ def test_a_conflict_may_be_a_version(form: str, expiry: dict[str, Any], tmp_path
     assert one.rows("duplicate")[2]["_dedup"]["first_seen"]["window"] == 0
     assert differences(one.config_file) == []
     config = str(one.config_file)
+    ages = statistics_of(open_store(config).log.state).age
+    assert sum(ages.counts) == 3, "of duplicates, not of versions or errors"
     report = verify_store(open_store(config))
     assert not report.findings, report
     assert conflicts_of(open_store(config)).columns == {"amount": 2, "note": 1}

@@ -560,3 +560,14 @@ def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
     assert scene.run().windows == 1
     assert scene.answers() == {1: (10, 1), 2: (10, 1)}
     assert scene.leftovers() == []
+
+
+def test_an_idle_owner_notices_that_it_was_overtaken(tmp_path: Path) -> None:
+    """It has no window to make, and would follow its inputs for ever beside the new owner."""
+    scene = Scene(tmp_path)
+    with owned_store(scene.job, take_over=False, wall_clock_us=lambda: 1) as owned:
+        idle = StreamRunner(scene.job, owned, lambda: 1)
+        assert not idle.plan()
+        scene.run(take_over=True)
+        with pytest.raises(FencedError):
+            idle.plan()
