@@ -25,7 +25,6 @@ from bucket_store.places.place import Place
 from deduper.config.load import load_config
 from deduper.config.query import (
     BATCH,
-    COUNTS,
     FILE_NAME,
     QueryConfig,
     QuerySource,
@@ -636,8 +635,7 @@ class _OpenStore:
             outputs = outputs_of(staged_outputs(self._config, self._log, number)).functions
         if is_replayed:
             self._rows.require(number, outputs)
-        query_id, batch_id = state.extra[BATCH]
-        return self._ports(number, query_id, batch_id, state.extra[COUNTS], outputs, is_replayed=is_replayed)
+        return self._ports(number, state.extra, outputs, is_replayed=is_replayed)
 
     def _again(self, query_id: str, batch_id: int) -> Ports:
         """The window of a batch that was judged: without rows if it is not the newest one, for then it is finished."""
@@ -645,25 +643,17 @@ class _OpenStore:
             return self._newest(is_replayed=True)
         for commit in reversed(self._log.last_commits(self._log.state.next_window)):
             if commit.extra.get(BATCH) == [query_id, batch_id]:
-                return self._ports(commit.window, query_id, batch_id, commit.counts, (), is_replayed=True)
+                return self._ports(commit.window, commit.extra, (), is_replayed=True)
         raise UsageError(
             f"{self._config.name}: batch {batch_id} of query {query_id or 'without an id'} was judged, and finished "
             "before the oldest record that the store has: leave it out"
         )
 
     def _ports(
-        self,
-        number: int,
-        query_id: str,
-        batch_id: int | None,
-        counts: Mapping[str, int],
-        outputs: Sequence[OutputFile],
-        *,
-        is_replayed: bool,
+        self, number: int, extra: Mapping[str, Any], outputs: Sequence[OutputFile], *, is_replayed: bool
     ) -> Ports:
         unique, duplicate, expired, error = (self._rows.of(port, outputs) for port in PORTS)
-        window = self._calls.window(number, query_id, batch_id, counts, is_replayed=is_replayed)
-        return Ports(unique, duplicate, expired, error, window)
+        return Ports(unique, duplicate, expired, error, self._calls.window(number, extra, is_replayed=is_replayed))
 
 
 def _metrics(config: QueryConfig) -> contextlib.AbstractContextManager[JobMetrics | None]:

@@ -24,14 +24,13 @@ from bucket_store.log.records import OutputFile
 from bucket_store.places.open import open_place
 from deduper.columns import backticked
 from deduper.config.model import Config
-from deduper.config.query import BATCH, COUNTS, QueryConfig
+from deduper.config.query import BATCH, COUNTS, TXN_VERSION, QueryConfig
 from deduper.config.sections import PORTS
 from deduper.core.verdict import TupleVerdict
 from deduper.errors import IntegrityError, UsageError
 from deduper.spark_promises import TIME_ZONE
 from deduper.tasks.dedup_column import DEDUP, dedup_ddl
 from deduper.time_zones import time_zone
-from deduper.window.rewound import rewind_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,10 @@ class Window:
         query_id: Spark's id of the query, which stays with its checkpoint; empty for a DataFrame that is no stream.
         replayed: whether a function may have had these rows before.
         counts: rows by port.
-        txn_app_id, txn_version: the same for every repetition, and of no other window and port: a sink that takes them,
-            such as Delta's (`txnAppId`, `txnVersion`), writes the rows of a port once. The window of `split` is that of
-            all ports: where two of them go into one table, append the port's name to the id of each.
+        txn_app_id, txn_version: the same for every repetition; the id is of the port, the version greater than that of
+            any window before, also of one that was undone. A sink that takes them, such as Delta's (`txnAppId`,
+            `txnVersion`), writes the rows of a port once. The window of `split` is that of all ports: where two of them
+            go into one table, append the port's name to the id of each.
     """
 
     number: int
@@ -236,19 +236,15 @@ class FunctionCalls:
         if is_replayed:
             self._rows.require(window, outputs)
         self._called = window
-        extra = self._log.state.extra
-        query_id, batch_id = extra[BATCH]
-        about = self.window(window, query_id, batch_id, extra[COUNTS], is_replayed=is_replayed)
+        about = self.window(window, self._log.state.extra, is_replayed=is_replayed)
         for port, function in self._functions.items():
             function(self._rows.of(port, outputs), replace(about, txn_app_id=f"{about.txn_app_id}-{port}"))
 
-    def window(
-        self, number: int, query_id: str, batch_id: int | None, counts: Mapping[str, int], *, is_replayed: bool
-    ) -> Window:
-        """A window of all ports. Its id for transactions is new where numbers come again: restored, or rewound."""
-        manifest = self._log.manifest
-        of_numbers = f"{manifest.store_id}-{manifest.incarnation}-{rewind_epoch(self._log.state)}"
-        return Window(number, batch_id, query_id, is_replayed, dict(counts), f"deduper-{of_numbers}", number)
+    def window(self, number: int, extra: Mapping[str, Any], *, is_replayed: bool) -> Window:
+        """A window of all ports, by the `extra` of its commit."""
+        query_id, batch_id = extra[BATCH]
+        app_id = f"deduper-{self._log.manifest.store_id}"
+        return Window(number, batch_id, query_id, is_replayed, dict(extra[COUNTS]), app_id, extra[TXN_VERSION])
 
 
 class StagedRows:

@@ -1,9 +1,8 @@
-"""What a rewind leaves: numbers of windows that come again, and, interrupted, files of windows that are undone."""
+"""Files that an interrupted `rewind` has left: of windows that the store has no more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from bucket_store.log.state import LogState
 from bucket_store.places.place import Place
@@ -15,18 +14,9 @@ def rewound_to(state: LogState) -> int | None:
 
     Other commands may have placed records since.
     """
-    last = _last_rewind(state)
-    return last["to_window"] if last is not None and last["to_window"] == state.next_window - 1 else None
-
-
-def rewind_epoch(state: LogState) -> int:
-    """The epoch of the last rewind, 0 without one: numbers of windows have come again since."""
-    last = _last_rewind(state)
-    return 0 if last is None else int(last["epoch"])
-
-
-def _last_rewind(state: LogState) -> Mapping[str, Any] | None:
-    return next((note for note in reversed(state.notes) if note.get("action") == "rewind"), None)
+    of_rewinds = (note["to_window"] for note in reversed(state.notes) if note.get("action") == "rewind")
+    window = next(of_rewinds, None)
+    return window if window == state.next_window - 1 else None
 
 
 def later_files(ports: Iterable[Place], store_id: str, window: int) -> Iterator[Place]:

@@ -41,7 +41,7 @@ from bucket_store.threads import on_a_thread
 from deduper.config.expiry import EventTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
-from deduper.config.query import BATCH, COUNTS
+from deduper.config.query import BATCH, COUNTS, TXN_VERSION
 from deduper.core.statistics import NO_SPANS
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.leaks.figures import LeakFigures
@@ -406,6 +406,8 @@ class WindowRunner:
             extra |= self._topics.extra()
         if BATCH in extra:
             extra[COUNTS] = judgement.counts
+            # Not the intent's clock, which a restored copy may have kept.
+            extra[TXN_VERSION] = max(self._wall_clock_us(), state.extra.get(TXN_VERSION, 0) + 1)
         return CommitRecord(
             window=judgement.attempt.window,
             epoch=judgement.attempt.epoch,

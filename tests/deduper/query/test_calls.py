@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bucket_store.log.records import OutputFile
-from deduper.config.query import BATCH, COUNTS
+from deduper.config.query import BATCH, COUNTS, TXN_VERSION
 from deduper.errors import UsageError
 from deduper.query.ports import FunctionCalls, Window, require_json
 
@@ -19,12 +19,10 @@ OUTPUT = OutputFile(port="unique", staged="/s", final="function:unique", size_by
 class Called:
     """Functions for two ports, and the windows that they got."""
 
-    def __init__(self, incarnation: str = "ab", notes: tuple[dict[str, Any], ...] = ()) -> None:
+    def __init__(self) -> None:
         self.windows: list[Window] = []
-        state = SimpleNamespace(extra={BATCH: ["q", 4], COUNTS: {"unique": 1}}, notes=notes)
-        log: Any = SimpleNamespace(
-            state=state, manifest=SimpleNamespace(store_id="cd", incarnation=incarnation, name="clicks")
-        )
+        state = SimpleNamespace(extra={BATCH: ["q", 4], COUNTS: {"unique": 1}, TXN_VERSION: 1700})
+        log: Any = SimpleNamespace(state=state, manifest=SimpleNamespace(store_id="cd"))
         self.checked: list[int] = []
         rows: Any = SimpleNamespace(
             of=lambda port, outputs: None, require=lambda window, outputs: self.checked.append(window)
@@ -44,15 +42,12 @@ def test_a_window_is_replayed_once_its_functions_were_called() -> None:
     assert called.checked == [7, 6]
 
 
-def test_a_transaction_is_of_one_port_of_one_history() -> None:
-    """Two ports may go into one table; after a restore and a rewind numbers come again, with other rows."""
-    rewound = {"action": "rewind", "to_window": 3, "epoch": 9}
-    ids = set()
-    for called in (Called(), Called("ef"), Called(notes=(rewound,)), Called(notes=(rewound, {"action": "reshard"}))):
-        called.calls.publish(7, [OUTPUT])
-        assert {window.txn_version for window in called.windows} == {7}
-        ids |= {window.txn_app_id for window in called.windows}
-    assert ids == {f"deduper-cd-{one}-{port}" for one in ("ab-0", "ef-0", "ab-9") for port in ("unique", "error")}
+def test_a_transaction_is_of_one_port() -> None:
+    """Two ports may go into one table, which takes a version of an id once."""
+    called = Called()
+    called.calls.publish(7, [OUTPUT])
+    transactions = [(window.txn_app_id, window.txn_version) for window in called.windows]
+    assert transactions == [("deduper-cd-unique", 1700), ("deduper-cd-error", 1700)]
 
 
 def test_rows_for_a_port_without_a_function_are_refused() -> None:
