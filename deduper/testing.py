@@ -27,10 +27,9 @@ from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import SourcePartition
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.columns import Column, parse_columns
-from deduper.config.expiry import ExpiryConfig
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
-from deduper.config.sections import PORTS
+from deduper.config.sections import PORTS, ExpiryConfig
 from deduper.core.digests import Plain, plain_value
 from deduper.core.verdict import CONFLICT_REASONS, TupleVerdict
 from deduper.errors import UsageError

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pyspark
 import pytest
 
-from deduper.spark.home import RELEASE
+from deduper.spark.installed import RELEASE
 from tests import tiers
 
 _OWNER_CHECK_S = 0.2

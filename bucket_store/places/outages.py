@@ -104,6 +104,13 @@ def is_waiting() -> bool:
     return bool(_patiences) and not getattr(_thread, "is_impatient", False)
 
 
+def end_if_stopped() -> None:
+    """Raise the class given to `waiting` if a stop was requested: for work that is repeated after an outage."""
+    for patience in _patiences[-1:]:
+        if patience.stop.is_set():
+            raise patience.stopped("a stop was requested while a storage was away")
+
+
 def are_known() -> bool:
     """Whether a storage is away that this process waits for."""
     return bool(_outages)

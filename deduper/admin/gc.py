@@ -26,8 +26,7 @@ from bucket_store.pieces.store import StoredPiece
 from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
-from deduper.admin.orphans import Orphan, OrphanKind, orphans
-from deduper.admin.storage import bytes_of, entry_of, inside
+from deduper.admin.orphans import Orphan, OrphanKind, bytes_of, entry_of, inside, orphans
 from deduper.as_json import AsJson
 from deduper.units import counted, format_duration
 from deduper.window import exchange_folder

@@ -8,8 +8,7 @@ from typing import Any
 
 from bucket_store.log.records import CommitRecord
 from bucket_store.pieces.piece import PieceHeader, PieceRef
-from deduper.admin.keys.entries import piece_header, sources_of_window
-from deduper.admin.keys.stored import lifetime
+from deduper.admin.keys.stored import lifetime, piece_header, sources_of_window
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.sections import PORTS

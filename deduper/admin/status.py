@@ -22,15 +22,17 @@ from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY
 from bucket_store.places.place import Place
 from deduper.admin.health import FEWEST_FREE, STARTS_WITHIN_S, Facts, Health, Waiting, health
-from deduper.admin.lag import SourceLag, source_lag
 from deduper.admin.open_store import OpenStore
+from deduper.admin.orphans import entry_of
 from deduper.admin.profile import ProfileView, profile_view
-from deduper.admin.storage import entry_of
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.sections import PORTS
-from deduper.core.statistics import Statistics
+from deduper.core.statistics import SpanCounts, Statistics
 from deduper.errors import DeduperError
+from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
+from deduper.kafka.offsets import HELD_BACK, judged_ends
 from deduper.leaks.figures import LeakFigures
 from deduper.preflight.folders import disk_room
 from deduper.sources.files.judged import KnownFiles
@@ -164,12 +166,6 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     )
 
 
-def job_health(store: OpenStore) -> Health:
-    """The verdict on the store's job, as `store_status` has it."""
-    leaks = stored_figures(store.log.root)
-    return health(_facts(store, _owner(store), source_lag(store), waiting_files(store), leaks))
-
-
 @dataclass(frozen=True, slots=True)
 class _Owner:
     """The present owner, or the last one: its heartbeat, if it is there, and its end. `exists`: None if not known."""
@@ -201,7 +197,7 @@ def _facts(
         leaked=0.0 if leaks is None else _leaked(leaks),
         unpublished=_published(store)[1],
         waiting=_waiting(lag, files),
-        differing=_differing(store),
+        differing=() if store.config is None else tuple(changed_settings(store.config, store.settings)),
         **_outputs(store),
         **_recent(store, is_of_files=files is not None),
     )
@@ -241,15 +237,17 @@ def _spans(statistics: Statistics) -> dict[str, dict[str, float | None]]:
         name: {
             "count": spans.count,
             "mean_s": round(spans.total_s / spans.count, 3),
-            "half_s": _finite(spans.quantile_s(0.5)),
-            "most_s": _finite(spans.quantile_s(0.99)),
+            "half_s": finite_quantile(spans, 0.5),
+            "most_s": finite_quantile(spans, 0.99),
         }
         for name, spans in counted.items()
         if spans.count
     }
 
 
-def _finite(seconds: float | None) -> float | None:
+def finite_quantile(spans: SpanCounts, share: float) -> float | None:
+    """The upper end in seconds of so large a share of the spans; None of none, and beyond the last bucket."""
+    seconds = spans.quantile_s(share)
     return None if seconds is None or math.isinf(seconds) else seconds
 
 
@@ -340,10 +338,6 @@ def _has_content(path: str) -> bool:
         return False
 
 
-def _differing(store: OpenStore) -> tuple[str, ...]:
-    return () if store.config is None else tuple(changed_settings(store.config, store.settings))
-
-
 def _published_through(store: OpenStore) -> int | None:
     """The greatest window that is out on every port, as the mark or the log says, whichever is further."""
     marked = read_published(store.root / PUBLISHED_NAME)
@@ -402,3 +396,70 @@ def _bytes_on_disk(root: Place) -> dict[str, int]:
         part = file.path.relative_to(root.path).parts[0].replace(FOLDED_DIRECTORY, SOURCES_DIRECTORY)
         sizes[part if part in sizes else "other"] += entry.size
     return {**sizes, "total": sum(sizes.values())}
+
+
+_ANSWER_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag(AsJson):
+    """One topic partition: up to where it was judged, where it ends, and the offsets in between.
+
+    `judged` is None before its first window; then its lag counts all that the brokers keep. `end` is None when it is
+    unknown; `lag` then too, and when the topic ends before the judged offset: it was recreated. `is_held_back`: the
+    last window took nothing of it, since its records are too far ahead of the other partitions' (`source.order`).
+    """
+
+    topic: str
+    partition: int
+    judged: int | None
+    end: int | None
+    lag: int | None
+    is_held_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLag(AsJson):
+    """All partitions, in source order. `error` says why the brokers gave no answer."""
+
+    json_names = ("total", "error", "partitions")
+
+    partitions: tuple[PartitionLag, ...]
+    error: str | None = None
+
+    @property
+    def total(self) -> int | None:
+        """Offsets over all partitions; None when one is not known."""
+        lags = [one.lag for one in self.partitions if one.lag is not None]
+        return sum(lags) if len(lags) == len(self.partitions) and not self.error else None
+
+
+def source_lag(store: OpenStore) -> SourceLag | None:
+    """The lag of a store that was named by its config and reads Kafka; None for any other. Never fails."""
+    if store.config is None or not isinstance(store.config.source, KafkaSource):
+        return None
+    source = store.config.source
+    judged = judged_ends(store.log.state, source.reads)
+    held_back = [list(one) for one in store.log.state.extra.get(HELD_BACK, ())]
+    firsts, ends, error = {}, {}, ""
+    if not is_client_installed():
+        error = f"{CLIENT_MISSING}: {INSTALL_CLIENT}"
+    else:
+        from deduper.kafka.cluster import ClusterOffsets
+
+        try:
+            brokers = ClusterOffsets(source, answer_s=_ANSWER_S)
+            places = brokers.places()
+            ends = brokers.latest_offsets({*places, *judged})
+            firsts = brokers.earliest_offsets(place for place in places if place not in judged)
+        except DeduperError as exc:
+            error = str(exc)
+    found = []
+    for place in sorted({*judged, *ends}):
+        begin = judged[place].offset if place in judged else None
+        end = ends.get(place)
+        since = firsts.get(place, 0) if begin is None else begin
+        lag = None if end is None or end < since else end - since
+        is_held = [place.topic, place.partition] in held_back
+        found.append(PartitionLag(place.topic, place.partition, begin, end, lag, is_held))
+    return SourceLag(tuple(found), error or None)

@@ -16,19 +16,18 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.text import Text
 
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.places.local import local_place
+from deduper.cli.terminal import TextTable, print_parts, table
 from deduper.cli.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
 from deduper.config.load import load_config
 from deduper.config.sections import PORTS
@@ -137,8 +136,7 @@ def quickstart(
     for remark in filter(None, (_done(before, state, judged, summary), why_not)):
         console.print(remark)
     results = [_ports_table(state, expected), _reasons_table(state, expected)]
-    for table, _ in results:
-        console.print(table)
+    print_parts(console, [*(shown for shown, _ in results), Text()])
     for name, place in _places(config):
         console.print(f"  {name:10} {place}", highlight=False, markup=False, soft_wrap=True)
     console.print("\n[bold]Next steps[/bold]")
@@ -158,7 +156,8 @@ def _judge(
 
         run = run_job
     judged: list[BatchProgress] = []
-    with _progress_bar(console) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("Starting Spark", total=records, completed=already)
 
         def on_progress(batch: BatchProgress) -> None:
@@ -169,17 +168,6 @@ def _judge(
 
         summary = run(config, once=True, on_progress=on_progress)
     return judged, summary
-
-
-def _progress_bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
 
 
 def _read_store(path: Path) -> LogState:
@@ -198,45 +186,41 @@ def _why_unknown(log_directory: Path, log: WeblogSummary, config_text: str) -> s
     return f"The log has files of your own ({', '.join(added[:3])}), so there is no expected result." if added else ""
 
 
-def _ports_table(state: LogState, expected: WeblogSummary | None) -> tuple[Table, bool]:
+def _ports_table(state: LogState, expected: WeblogSummary | None) -> tuple[TextTable, bool]:
     """Rows and share of each port and of all, beside the expected rows; and whether they are as expected."""
     counts = {port: state.totals.get(port, 0) for port in PORTS}
     counts[_ALL] = rows = sum(counts.values())
     wanted = None if expected is None else {**expected.counts, _ALL: expected.records}
-    table = _table("Result", ("port", "left"), ("rows", "right"), ("share", "right"), wanted=wanted)
-    for port, found in counts.items():
-        cells = (port, f"{found:,}", f"{found / max(1, rows):.2%}", *_compared(found, wanted, port))
-        table.add_row(*cells, style="bold" if port == _ALL else None)
-    return table, wanted is None or counts == wanted
+    cells = [
+        (port, found, f"{found / max(1, rows):.2%}", *_compared(found, wanted, port)) for port, found in counts.items()
+    ]
+    return _table("Result", ("port", "rows", "share"), cells, wanted), wanted is None or counts == wanted
 
 
-def _reasons_table(state: LogState, expected: WeblogSummary | None) -> tuple[Table, bool]:
+def _reasons_table(state: LogState, expected: WeblogSummary | None) -> tuple[TextTable, bool]:
     """Rows of each reason that occurs or was expected, grouped as the ports are; and whether they are as expected."""
     found = +Counter(state.reason_totals)
     wanted = None if expected is None else expected.error_reasons
-    table = _table("Reasons", ("reason", "left"), ("port", "left"), ("rows", "right"), wanted=wanted)
-    names = {*found, *(wanted or ())}
-    for name in sorted(names, key=lambda name: (PORTS.index(PORT_OF_REASON[name]), -found[name], name)):
-        table.add_row(name, PORT_OF_REASON[name], f"{found[name]:,}", *_compared(found[name], wanted, name))
-    return table, all(found[reason] == rows for reason, rows in (wanted or {}).items())
+    names = sorted({*found, *(wanted or ())}, key=lambda name: (PORTS.index(PORT_OF_REASON[name]), -found[name], name))
+    cells = [(name, PORT_OF_REASON[name], found[name], *_compared(found[name], wanted, name)) for name in names]
+    is_right = all(found[reason] == rows for reason, rows in (wanted or {}).items())
+    return _table("Reasons", ("reason", "port", "rows"), cells, wanted), is_right
 
 
-def _table(title: str, *columns: tuple[str, JustifyMethod], wanted: Mapping[str, int] | None) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=True)
-    more: tuple[tuple[str, JustifyMethod], ...] = () if wanted is None else (("expected", "right"), ("", "left"))
-    for name, justify in (*columns, *more):
-        table.add_column(name, justify=justify, no_wrap=name == columns[0][0])
-    return table
+def _table(
+    title: str, head: tuple[str, ...], cells: Iterable[tuple[object, ...]], wanted: Mapping[str, int] | None
+) -> TextTable:
+    return table((*head, *(() if wanted is None else ("expected", ""))), cells, title=title)
 
 
-def _compared(found: int, expected: Mapping[str, int] | None, name: str) -> tuple[str, ...]:
+def _compared(found: int, expected: Mapping[str, int] | None, name: str) -> tuple[object, ...]:
     """The cells beside a count: none if nothing is expected, empty ones if nothing is expected for this name."""
     if expected is None:
         return ()
-    if name not in expected:
-        return "", ""
-    wanted = expected[name]
-    return f"{wanted:,}", "as expected" if found == wanted else f"differs by {found - wanted:+,}"
+    wanted = expected.get(name)
+    if wanted is None:
+        return None, ""
+    return wanted, "as expected" if found == wanted else f"differs by {found - wanted:+,}"
 
 
 def _done(before: LogState, after: LogState, judged: Sequence[BatchProgress], summary: RunSummary) -> str:

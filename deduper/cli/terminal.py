@@ -21,7 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from deduper.units import format_time
-from deduper.window.progress import BatchProgress, json_line, progress_line
+from deduper.window.progress import BatchProgress, json_line, phases_line, progress_line
 
 if TYPE_CHECKING:
     from deduper.as_json import AsJson
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 200
 
 
-def answer_console() -> Console:
-    """The console of answers, on standard output."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+def answer_console(*, err: bool = False) -> Console:
+    """The console of answers, on standard output; with `err` that of lines beside an answer, on standard error."""
+    stream = sys.stderr if err else sys.stdout
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
 
 
 def print_json(value: Any) -> None:
@@ -210,14 +211,28 @@ _WIDE = 120
 
 
 class WindowLines:
-    """One line a window: columns under a head on a terminal, the whole sentence in a file or a pipe."""
+    """One line a window: columns under a head on a terminal, the whole sentence in a file or a pipe.
 
-    def __init__(self, console: Console) -> None:
+    `as_json`: one object a line instead, on standard output. `verbose` adds the phases of each window.
+    """
+
+    def __init__(self, console: Console, *, as_json: bool = False, verbose: bool = False) -> None:
         self._console = console
+        self._as_json = as_json
+        self._verbose = verbose
         self._count = 0
 
-    def add(self, progress: BatchProgress) -> None:
-        """Print the line of a window."""
+    def __call__(self, progress: BatchProgress) -> None:
+        """Print the line of a window, which is readable at once through a pipe too."""
+        if self._as_json:
+            typer.echo(json_line(progress.to_json()))
+        else:
+            self._add(progress)
+            if self._verbose and progress.phases:
+                self._console.print("    " + phases_line(progress), style="dim", soft_wrap=True)
+        self._console.file.flush()
+
+    def _add(self, progress: BatchProgress) -> None:
         if not self._console.is_terminal:
             self._console.print(progress_line(progress), soft_wrap=True, markup=False)
             return

@@ -18,13 +18,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from deduper.config.expiry import CategoryExpiry, NeverExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config, completed
 from deduper.config.problems import MASK, ConfigMistake, is_secret, suggestion
 from deduper.config.rules import disagreements
-from deduper.config.sections import PORTS, NoneSink
+from deduper.config.sections import PORTS, CategoryExpiry, NeverExpiry, NoneSink, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.values import REFUSED, shown
 
 _NEVER = ("does not apply to keys that never expire", "remove it, or write `by: event_time`")

@@ -8,27 +8,25 @@ the business of `config.load`; rules between sections are in `config.rules` and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from bucket_store.places.place import Place
 from deduper.columns import Column
-from deduper.config.expiry import (
-    EventTimeExpiry,
-    ExpiryConfig,
-    OrderedExpiry,
-    ProcessingTimeExpiry,
-)
 from deduper.config.files import FileSink
 from deduper.config.fingerprint import Fingerprint, payload_identity, payload_of
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
+    EventTimeExpiry,
+    ExpiryConfig,
     FunctionSink,
     Key,
     MetricsConfig,
+    OrderedExpiry,
+    ProcessingTimeExpiry,
     SinksConfig,
     SourceConfig,
     SparkSettings,
@@ -46,6 +44,11 @@ class Config(Section):
 
     Valid by construction: a `Config` that exists has passed every check.
     """
+
+    is_seed: ClassVar[bool] = False
+    """Whether the records are earlier ones, for a new store: a seed has a class for that."""
+    is_of_outputs: ClassVar[bool] = False
+    """Whether the records are rows that a unique port has written: a seed has a class for that."""
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]*$",
@@ -135,16 +138,6 @@ class Config(Section):
         """The ports whose rows are handed to functions; a job has none."""
         sinks: tuple[tuple[str, object], ...] = self.sinks.items()
         return tuple(port for port, sink in sinks if isinstance(sink, FunctionSink))
-
-    @property
-    def is_seed(self) -> bool:
-        """Whether the records are earlier ones, for a new store: a seed's, which has a class for that."""
-        return False
-
-    @property
-    def is_of_outputs(self) -> bool:
-        """Whether the records are rows that a unique port has written: a seed's, which has a class for that."""
-        return False
 
     @property
     def has_row_ports(self) -> bool:

@@ -16,12 +16,20 @@ from zoneinfo import available_timezones
 from deduper.columns import Column, ColumnType
 from deduper.config import fingerprint
 from deduper.config.apart import clashes, overlap
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka.options import KafkaOptionsError, connection_options, librdkafka_options, reading_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import ConfigMistake, suggestion
-from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
+from deduper.config.sections import (
+    CategoryExpiry,
+    EventTimeExpiry,
+    ExpiryConfig,
+    OrderedExpiry,
+    ProcessingTimeExpiry,
+    SinksConfig,
+    SourceConfig,
+    StoreConfig,
+)
 from deduper.config.values import unknown_groups
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.log_formats import wrong_columns

@@ -10,12 +10,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, NeverExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka.sections import KafkaSink, KafkaSource, KafkaValue
 from deduper.config.messages import default_text, section_fields
 from deduper.config.model import Config
-from deduper.config.sections import MetricsConfig, NoneSink, SinksConfig, StoreConfig
+from deduper.config.sections import (
+    CategoryExpiry,
+    EventTimeExpiry,
+    MetricsConfig,
+    NeverExpiry,
+    NoneSink,
+    OrderedExpiry,
+    ProcessingTimeExpiry,
+    SinksConfig,
+    StoreConfig,
+)
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -1,6 +1,7 @@
-"""The digest of a dedup key, computed in Python: bit for bit what `sources.digest_columns` computes in Spark's JVM.
+"""The digest of a dedup key: its definition, and the values that it is made of.
 
-For `explain`, for tests, and as the definition. A digest is 128 bits, (hi, lo), both unsigned here and bigint in
+`digest_kernels` computes it for columns of Arrow, `sources.digest_columns` in Spark's JVM; tests have it row by row. A
+digest is 128 bits, (hi, lo), both unsigned here and bigint in
 Spark; (0, 0) marks an empty slot in the store's tables, so it becomes (0, 1). The salt is the store's own secret:
 without it, nobody can prepare keys that collide.
 
@@ -33,16 +34,12 @@ and "1" are four different keys.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
-from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Final
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from deduper.columns import ColumnType, parse_columns
@@ -56,8 +53,6 @@ Plain = int | float | bytes
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _EPOCH_DAY = date(1970, 1, 1)
-_LONG_DIGITS = 18
-_WIDE = Context(prec=40)
 _INTEGER_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
@@ -73,34 +68,6 @@ def key_type(declared: str) -> ColumnType:
     return columns[0].type
 
 
-def key_digest(
-    values: Sequence[KeyValue], types: Sequence[str], salt: bytes, *, secure: bool = False
-) -> tuple[int, int]:
-    """(hi, lo), unsigned, of the key made of `values`, declared as `types`.
-
-    Raises:
-        ValueError: a value is none of its type (out of range, digits beyond the scale, a timestamp without a zone or
-            a timestamp_ntz with one), or the counts or the salt's length are wrong.
-    """
-    kinds = [key_type(declared) for declared in types]
-    plain = [None if value is None else plain_value(value, kind) for value, kind in zip(values, kinds, strict=True)]
-    return plain_digest(plain, kinds, salt, secure=secure)
-
-
-def plain_digest(
-    plain: Sequence[Plain | None], kinds: Sequence[ColumnType], salt: bytes, *, secure: bool = False
-) -> tuple[int, int]:
-    """(hi, lo), unsigned, of values that are plain already; see `plain_value`. The same number of each.
-
-    Raises:
-        ValueError: the salt's length is wrong.
-    """
-    check_salt(salt)
-    if secure:
-        return _not_zero(*_secure(plain, kinds, salt))
-    return _not_zero(_fold(plain, kinds, salt[:8]), _fold(plain, kinds, salt[8:]))
-
-
 def shards_of(digests: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
     """Shard of each digest of uint64[n, 2]: its lo mod shards, as `kernels.partition` has it."""
     shard: NDArray[np.int64] = (digests[:, 1] % np.uint64(shards)).astype(np.int64)
@@ -111,10 +78,6 @@ def check_salt(salt: bytes) -> None:
     """Raises ValueError unless the salt has 16 bytes."""
     if len(salt) != SALT_BYTES:
         raise ValueError(f"a salt has {SALT_BYTES} bytes, not {len(salt)}")
-
-
-def _not_zero(hi: int, lo: int) -> tuple[int, int]:
-    return (hi, lo) if hi or lo else (0, 1)
 
 
 def plain_value(value: KeyValue, kind: ColumnType) -> Plain:
@@ -165,54 +128,6 @@ def _unscaled(value: Decimal, kind: ColumnType) -> int:
         if rest:
             raise ValueError(f"{value} has more than {scale} digits after the point")
     return -number if sign else number
-
-
-def _fold(plain: Sequence[int | float | bytes | None], kinds: Sequence[ColumnType], salt_half: bytes) -> int:
-    running = xxhash.xxh64_intdigest(salt_half, seed=SEED)
-    for value, kind in zip(plain, kinds, strict=True):
-        running = xxhash.xxh64_intdigest(struct.pack("<i", value is None), seed=running)
-        if value is not None:
-            running = xxhash.xxh64_intdigest(_hashed_bytes(value, kind), seed=running)
-    return int(running)
-
-
-def _hashed_bytes(value: int | float | bytes, kind: ColumnType) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, float):
-        normal = math.nan if math.isnan(value) else value + 0.0
-        return struct.pack("<f" if kind.name == "float" else "<d", normal)
-    if kind.name == "decimal" and (kind.precision or 0) > _LONG_DIGITS:
-        # As few bytes as hold the number and its sign, as Java's BigInteger.toByteArray gives them.
-        magnitude = value if value >= 0 else ~value
-        return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
-    is_int32 = kind.name in ("boolean", "date") or _INTEGER_BITS.get(kind.name, 64) <= 32
-    return struct.pack("<i" if is_int32 else "<q", value)
-
-
-def _secure(plain: Sequence[int | float | bytes | None], kinds: Sequence[ColumnType], salt: bytes) -> tuple[int, int]:
-    sha = hashlib.sha256(salt)
-    for value, kind in zip(plain, kinds, strict=True):
-        if value is None:
-            sha.update(b"-")
-        else:
-            text = _text(value, kind)
-            sha.update(b"%d:" % len(text) + text)
-    digest = sha.digest()
-    return xxhash.xxh64_intdigest(digest[:8], seed=SEED), xxhash.xxh64_intdigest(digest[8:16], seed=SEED)
-
-
-def _text(value: int | float | bytes, kind: ColumnType) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, float):
-        return java_hex(value).encode()
-    if kind.name == "boolean":
-        return b"true" if value else b"false"
-    if kind.name == "decimal":
-        # The two standards agree on this text.
-        return str(Decimal(value).scaleb(-(kind.scale or 0), _WIDE)).encode()
-    return b"%d" % value
 
 
 def java_hex(value: float) -> str:

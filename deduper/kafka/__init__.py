@@ -1,5 +1,6 @@
 """Brokers: clients, what their errors mean, how long to wait, what a cluster holds.
 
-Doors: `cluster`, `offsets`, `client`, `calls`, `retry`, `errors`, `error_actions`, `preflight.examine`, `librdkafka`
-(for kernels). `errors`, `retry` and `offsets` need no Kafka client. Touches the network. Never knows of a window.
+Doors: `cluster`, `offsets`, `commands`, `client`, `calls`, `retry`, `errors`, `error_actions`, `preflight.examine`,
+`librdkafka` (for kernels). `errors`, `retry` and `offsets` need no Kafka client. Touches the network.
+Never knows of a window.
 """

@@ -6,26 +6,112 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from threading import Event
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import OffsetSpec, TopicMetadata  # type: ignore[attr-defined]  # not in its annotations
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicMetadata  # type: ignore[attr-defined]  # not in its annotations
+from confluent_kafka.admin._config import ConfigResource
 
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import DeduperError
-from deduper.kafka.client import source_admin, source_isolation, source_options
+from deduper.kafka.calls import STEP_S
+from deduper.kafka.client import QUIET, source_admin, source_isolation, source_options
 from deduper.kafka.error_actions import error_of, lasting_error, names_a_missing_topic, names_a_stale_leader
 from deduper.kafka.errors import BrokerUnavailableError, TopicMissingError
-from deduper.kafka.group import GroupOffsets
 from deduper.kafka.offsets import Ends, Held, OffsetRange, Offsets, TopicPartition
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 
 logger = logging.getLogger(__name__)
+
+_COMMIT_S, _LAST_COMMIT_S = 0.2, 5.0
+
+
+class GroupOffsets:
+    """The committed offsets of a group that has no members, so that any tool can show the lag. For one thread.
+
+    A consumer that never subscribes does this, not the admin client's `alter_consumer_group_offsets`: librdkafka (to
+    2.16) ends the whole process when the connection to a group's coordinator is lost under one of the admin client's
+    requests ("Assertion `eonce->refcnt > 0' failed", its issues 4605 and 5397).
+    """
+
+    def __init__(self, client: Mapping[str, str], group: str) -> None:
+        self._group = group
+        self._waiting = 0
+        options: dict[str, Any] = {
+            **client,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "on_commit": self._committed,
+            "error_cb": lambda _: None,
+        }
+        self._consumer = Consumer(options, logger=QUIET)
+
+    def commit(self, ranges: Iterable[OffsetRange]) -> None:
+        """Commit the ends of these ranges. Waits a moment for the answer, and continues without it: see `settle`."""
+        ends = [ClientPartition(taken.place.topic, taken.place.partition, taken.end) for taken in ranges]
+        try:
+            if ends:
+                self._consumer.commit(offsets=ends, asynchronous=True)
+                self._waiting += 1
+        except KafkaException as exc:
+            self._failed(error_of(exc))
+        self._wait(_COMMIT_S)
+
+    def settle(self) -> None:
+        """Wait some seconds for missing answers: the end of the process cancels its requests.
+
+        The first request of a process takes longest: it finds the coordinator and makes connections.
+        """
+        self._wait(_LAST_COMMIT_S)
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._waiting and time.monotonic() < until:
+            self._consumer.poll(0.01)
+
+    def _committed(self, error: KafkaError | None, _: list[ClientPartition]) -> None:
+        self._waiting = max(0, self._waiting - 1)
+        if error is not None:
+            self._failed(error)
+
+    def _failed(self, error: KafkaError) -> None:
+        logger.warning("consumer group %s: the judged offsets were not committed: %s", self._group, error.str())
+
+
+DEFAULT_OFFSETS_RETENTION_S = 7 * 86400.0
+_MARGIN_S = 3600.0
+
+
+def may_have_expired(client: Mapping[str, str], age_s: float, retention_s: float | None = None) -> bool:
+    """Whether an offset that was committed this long ago may have expired; asks the cluster if necessary.
+
+    True for a time ahead of now by more than an hour, since such a clock is wrong.
+    """
+    if abs(age_s) < _MARGIN_S:
+        return False
+    if retention_s is None:
+        retention_s = offsets_retention_s(client) or DEFAULT_OFFSETS_RETENTION_S
+    return age_s < 0 or age_s > retention_s - _MARGIN_S
+
+
+def offsets_retention_s(client: Mapping[str, str]) -> float | None:
+    """Seconds for which the cluster keeps the offsets of an idle group; None when it does not report them."""
+    admin = AdminClient(dict(client), logger=QUIET)
+    try:
+        broker = next(iter(admin.list_topics(timeout=STEP_S).brokers))
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+        (answer,) = admin.describe_configs([resource], request_timeout=STEP_S).values()
+        return float(answer.result(STEP_S)["offsets.retention.minutes"].value) * 60
+    except (KafkaException, StopIteration, KeyError, TimeoutError) as exc:
+        logger.info("offsets.retention.minutes cannot be read, 7 days are assumed: %s", exc)
+        return None
+
 
 _T = TypeVar("_T")
 _STEP_S = 5.0

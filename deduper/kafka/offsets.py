@@ -15,15 +15,11 @@ them, compaction leaves holes. So a loss is reported in offsets, never in record
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bucket_store.log.records import LogState
-
-_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 ENDS = "kafka.ends"
 """The name, in the `extra` of a commit record, of the judged end of each topic partition."""
@@ -118,37 +114,6 @@ class NewOffsets:
     ends: Ends
 
 
-def parse_offsets(text: str) -> Offsets:
-    """Spark's JSON of offsets.
-
-    Raises:
-        ValueError: the text is no such JSON.
-    """
-    try:
-        parsed = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(parsed, dict):
-        raise ValueError(f"no object of topics: {text[:100]!r}")
-    offsets: Offsets = {}
-    for topic, partitions in parsed.items():
-        if not isinstance(partitions, dict):
-            raise ValueError(f"topic {topic}: no object of partitions")
-        for partition, offset in partitions.items():
-            if not isinstance(offset, int) or isinstance(offset, bool) or not _PARTITION.fullmatch(partition):
-                raise ValueError(f"topic {topic}, partition {partition}: {offset!r} is no offset")
-            offsets[TopicPartition(topic, int(partition))] = offset
-    return offsets
-
-
-def write_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """Spark's JSON of these offsets, topics and partitions in order."""
-    topics: dict[str, dict[str, int]] = {}
-    for place in sorted(offsets):
-        topics.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
-    return json.dumps(topics)
-
-
 _GONE = "the topic is gone, and what may have followed with it"
 _RECREATED = "the topic was deleted and recreated; what followed in the old one is unknown"
 _AGED_OUT = "older than what the broker still keeps"
@@ -158,8 +123,18 @@ _CUT_OFF = "the broker has lost what it had acknowledged"
 def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
     """The offset from which each topic partition is judged next, by what the cluster holds, and the losses before it.
 
-    Applied again to its own result it finds no more losses. A topic that was recreated begins at its earliest offsets.
+    Applied again to its own result it finds no more losses. A topic that was recreated begins at its earliest offsets;
+    a partition that was added to a topic of `judged` begins at 0, and offsets below its earliest one are lost.
     """
+    added = {
+        place: End(held.topic_ids[place.topic], 0)
+        for place in held.earliest.keys() - judged.keys()
+        if any(
+            other.topic == place.topic and end.topic_id == held.topic_ids.get(place.topic)
+            for other, end in judged.items()
+        )
+    }
+    judged = {**judged, **added}
     ends = dict(judged)
     losses: list[Loss] = []
     for place, known in sorted(judged.items()):
@@ -246,6 +221,14 @@ def ends_from_wire(wire: Iterable[Any]) -> Ends:
         for topic, topic_id, is_gone, partitions in wire
         for partition, offset in partitions
     }
+
+
+def by_topic(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """Offsets as a config's `source.starting_offsets` has them."""
+    topics: dict[str, dict[str, int]] = {}
+    for place in sorted(offsets):
+        topics.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    return topics
 
 
 def judged_ends(state: LogState, reads: Callable[[str], bool] = lambda _: True) -> Ends:

@@ -18,7 +18,7 @@ from deduper.as_json import AsJson
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, first_file, first_records, folders, hadoop, machine, store
+from deduper.preflight import connections, first_records, folders, machine, store
 from deduper.preflight.results import Failure, PreflightCheck, Results, Start
 
 logger = logging.getLogger(__name__)
@@ -33,9 +33,9 @@ CHECKS = (
     PreflightCheck("python", "python", machine.python),
     PreflightCheck("kernels", "numba", machine.kernels),
     PreflightCheck("folders", "source.path", folders.source),
-    PreflightCheck("columns", "source.schema", first_file.columns),
-    PreflightCheck("rotation", "source.path", first_file.rotated),
-    PreflightCheck("hdfs", "store", hadoop.settings),
+    PreflightCheck("columns", "source.schema", first_records.columns),
+    PreflightCheck("rotation", "source.path", first_records.rotated),
+    PreflightCheck("hdfs", "store", folders.hadoop_settings),
     PreflightCheck("folders", "store", folders.written),
     PreflightCheck("memory", "store.memory", machine.memory),
     PreflightCheck("settings", "store", store.settings),

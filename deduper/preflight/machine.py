@@ -18,8 +18,14 @@ from deduper.config.load import ENV_PREFIX
 from deduper.diagnostics import note, warning
 from deduper.errors import UsageError
 from deduper.preflight.results import Results, Start
-from deduper.spark.home import RELEASE, installed_pyspark, require_own_spark
-from deduper.spark.java import heap_bytes, require_java, require_user_name
+from deduper.spark.installed import (
+    RELEASE,
+    heap_bytes,
+    installed_pyspark,
+    require_java,
+    require_own_spark,
+    require_user_name,
+)
 from deduper.units import approximate_size
 from deduper.window import table_folder
 

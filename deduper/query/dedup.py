@@ -660,7 +660,7 @@ def _metrics(config: QueryConfig) -> contextlib.AbstractContextManager[JobMetric
     if config.metrics is None:
         return contextlib.nullcontext()
     from deduper.service.metrics import JobMetrics
-    from deduper.service.metrics_server import serving_metrics
+    from deduper.service.window_metrics import serving_metrics
 
     return serving_metrics(config, config.metrics, wall_clock_us, JobMetrics)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from deduper.config.files import FilesSource
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.replay.inputs import ReplayFile, ReplayInput
-from deduper.sources.files.listing import list_files
+from deduper.sources.files.listing import list_files, unfinished
 from deduper.sources.files.source_file import ListedFile, shown, source_digest, source_order, stat
-from deduper.sources.files.unfinished import unfinished
 
 
 class ReplayFiles:

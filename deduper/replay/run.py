@@ -14,10 +14,10 @@ from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.places.place import Place
-from deduper.admin.lag import source_lag
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.report.collect import report_of
 from deduper.admin.report.page import page
+from deduper.admin.status import source_lag
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
@@ -33,10 +33,10 @@ from deduper.replay.source import ReplaySource
 from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
 from deduper.sinks.staging import staging_home
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER as SOURCE_FOLDER
 from deduper.sources.files.judged import KnownFiles
-from deduper.sources.files.reading import file_reading
 from deduper.spark.hdfs_login import LogsIn
 from deduper.window.completeness import REPLAY, replay_is_open
 from deduper.window.present_clock import wall_clock_us

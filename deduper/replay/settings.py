@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from deduper.admin.keys.values import parse_expiry
-from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FileSink
 from deduper.config.model import Config
-from deduper.config.sections import NoneSink
+from deduper.config.sections import EventTimeExpiry, NoneSink, OrderedExpiry
 from deduper.errors import UsageError
 from deduper.replay.keys import Key, KeyRange
 

@@ -21,7 +21,7 @@ from deduper.replay.keys import KeyRange
 from deduper.replay.plan import PlannedSlice
 from deduper.replay.slices import Cutting, made_slice
 from deduper.replay.survey import Survey, survey
-from deduper.spark.arrow_map import map_in_arrow
+from deduper.spark.dataframes import map_in_arrow
 from deduper.spark.hdfs_login import LogsIn
 from deduper.spark.session import changed_settings
 from deduper.tasks.write import grouped, is_small

@@ -25,7 +25,7 @@ from deduper.replay.keys import KeyRange, greatest_admitted
 from deduper.replay.plan import Cuts, PlannedSlice
 from deduper.replay.survey import records_in_range
 from deduper.tasks import layout
-from deduper.tasks.executors.exchange_blobs import packed, unpacked
+from deduper.tasks.executors.steps import packed, unpacked
 
 _KEY = "_replay_key"
 _BATCH_ROWS = 65_536

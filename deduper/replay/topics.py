@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Event
 
-from deduper.config.expiry import EventTimeExpiry
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
+from deduper.config.sections import EventTimeExpiry
 from deduper.errors import SourceAwayError, UsageError
 from deduper.kafka.cluster import KafkaCluster
 from deduper.kafka.offsets import OffsetRange, Offsets, ends_to_wire

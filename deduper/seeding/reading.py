@@ -6,17 +6,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bucket_store import failpoints
 from bucket_store.log.records import RebaseRecord
 from bucket_store.log.state import LogState
-from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.fingerprint import PayloadColumns
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
-from deduper.config.sections import NoneSink, SinksConfig, SourceConfig
+from deduper.config.sections import EventTimeExpiry, NoneSink, OrderedExpiry, SinksConfig, SourceConfig
 from deduper.errors import UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.seeding.source import (
@@ -26,17 +25,16 @@ from deduper.seeding.source import (
     SeedProgress,
     SeedSource,
     in_order,
-    is_open,
     seeds_of,
 )
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.job import Opened
 from deduper.service.stop import Stop
 from deduper.sinks.names import FinalName, Format
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import list_files
-from deduper.sources.files.reading import file_reading
 from deduper.sources.protocol import PlannedSource
 from deduper.tasks.dedup_column import DEDUP
 from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
@@ -48,19 +46,13 @@ _NOTHING = NoneSink(format="none")
 class SeedConfig(Config):
     """The configuration of a seed."""
 
-    @property
-    def is_seed(self) -> bool:
-        """See `Config`."""
-        return True
+    is_seed: ClassVar[bool] = True
 
 
 class OutputsConfig(SeedConfig):
     """The configuration of a seed from what a unique port has written."""
 
-    @property
-    def is_of_outputs(self) -> bool:
-        """See `Config`."""
-        return True
+    is_of_outputs: ClassVar[bool] = True
 
 
 def seed_config(config: Config, given: SeedInput) -> Config:
@@ -102,10 +94,8 @@ def _fingerprint(config: Config, given: SeedInput) -> PayloadColumns | Literal["
 
 
 def _source(config: Config, given: SeedInput) -> SourceConfig:
-    return _files(config, given) if given.kind == "files" else _topic(config, given)
-
-
-def _files(config: Config, given: SeedInput) -> FilesSource:
+    if given.kind == "topic":
+        return _topic(config, given)
     return _outputs(config, given) if given.is_of_outputs else _records(config, given)
 
 
@@ -201,7 +191,7 @@ def require_no_other(given: SeedInput, state: LogState) -> None:
         UsageError: the seed of another input was begun and is not over.
     """
     other = state.extra.get(SEED_OPEN)
-    if other and not is_open(state, given.name):
+    if other not in (None, given.name):
         raise UsageError(f"{given.option}: the seed of {other} is not over: repeat the command for it first")
 
 

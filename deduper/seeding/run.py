@@ -62,20 +62,8 @@ class SeedReport(AsJson):
     """
 
     json_names = (
-        *(
-            "is_executed",
-            "input",
-            "files",
-            "offsets",
-            "until",
-            "windows",
-            "counts",
-            "reasons",
-            "before",
-            "died",
-            "after",
-        ),
-        *("complete_since", "is_complete"),
+        *("is_executed", "input", "files", "offsets", "until", "windows", "counts", "reasons", "before", "died"),
+        *("after", "complete_since", "is_complete"),
     )
 
     input: str
@@ -193,7 +181,6 @@ def seed(
     *,
     on_progress: Callable[[BatchProgress], None] = lambda _: None,
     session: SparkSession | None = None,
-    clock: Callable[[], int] = wall_clock_us,
 ) -> SeedReport:
     """Fill the store, in the steps at the top. Called from the main thread, as `service.job.run`.
 
@@ -211,7 +198,6 @@ def seed(
         once=True,
         on_progress=on_progress,
         session=session,
-        clock=clock,
         opened=opening,
     )
     judged = replace(
@@ -223,7 +209,7 @@ def seed(
     if summary.stopped_by != "drained":
         return judged
     failpoints.hit("seed.drained")
-    return _finish(config, given, judged, statement, opening.epoch, clock())
+    return _finish(config, given, judged, statement, opening.epoch, wall_clock_us())
 
 
 class _Opening:

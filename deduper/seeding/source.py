@@ -62,11 +62,6 @@ def seeds_of(state: LogState) -> dict[str, dict[str, Any]] | None:
     return None if state.next_window else {}
 
 
-def is_open(state: LogState, name: str) -> bool:
-    """Whether the seed of this input was begun and is not over. An earlier release has not kept which one is."""
-    return state.extra.get(SEED_OPEN) in (name, True)
-
-
 class SeedProgress(Protocol):
     """What was judged of an input."""
 

@@ -25,16 +25,17 @@ from deduper.kafka.offsets import (
     End,
     Ends,
     Offsets,
+    TopicPartition,
+    by_topic,
     ends_from_wire,
     ends_to_wire,
-    parse_offsets,
-    write_offsets,
 )
-from deduper.seeding.source import SeedInput, is_open
+from deduper.seeding.source import SeedInput
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.protocol import SourceBatch
+from deduper.window.completeness import SEED_OPEN
 
 _SETTING = "source.starting_offsets"
 _PLAN_WAITS_US = 30_000_000
@@ -52,11 +53,16 @@ class SeededOffsets:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> SeededOffsets:
         """The value of a commit."""
-        return cls(wire["start"], ends_from_wire(wire["ends"]), parse_offsets(wire["until"]))
+        until = {
+            TopicPartition(topic, int(partition)): offset
+            for topic, partitions in wire["until"].items()
+            for partition, offset in partitions.items()
+        }
+        return cls(wire["start"], ends_from_wire(wire["ends"]), until)
 
     def to_wire(self) -> dict[str, Any]:
         """The value for a commit."""
-        return {"start": self.start, "ends": ends_to_wire(self.ends), "until": write_offsets(self.until)}
+        return {"start": self.start, "ends": ends_to_wire(self.ends), "until": self.next_offsets}
 
     def after(self, batch: SourceBatch) -> SeededOffsets:
         """With the offsets of a batch."""
@@ -66,8 +72,7 @@ class SeededOffsets:
     @property
     def next_offsets(self) -> dict[str, dict[str, int]]:
         """Where the seed ends, as a job on the topic writes it for `source.starting_offsets`."""
-        found: dict[str, dict[str, int]] = json.loads(write_offsets(self.until))
-        return found
+        return by_topic(self.until)
 
     @property
     def left(self) -> int:
@@ -177,7 +182,7 @@ def judged_offsets(
             raise UsageError(
                 f"--from {given.start}: topic {given.place} was seeded from {judged.start}: repeat it with that"
             )
-        if is_open(state, given.name):
+        if state.extra.get(SEED_OPEN) == given.name:
             return judged
         added = {place: End(topic_id, first) for place, first in held.earliest.items() if place not in judged.ends}
         return replace(judged, ends=judged.ends | added, until=dict(held.latest))

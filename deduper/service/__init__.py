@@ -1,5 +1,5 @@
 """The process that runs a job: start, windows, stop, metrics.
 
-Doors: `job.run`, `stop`, `metrics`, `window_metrics`, `metrics_server`, `logs.configure_logging`. Touches signals,
+Doors: `job.run`, `stop`, `metrics`, `window_metrics`, `logs.configure_logging`. Touches signals,
 threads and the port of the metrics. Never looks at a record: `window` judges.
 """

@@ -279,7 +279,7 @@ def _metrics(start: Start, clock: Callable[[], int]) -> Iterator[JobMetrics | No
         yield None
         return
     from deduper.service.metrics import JobMetrics
-    from deduper.service.metrics_server import serving_metrics
+    from deduper.service.window_metrics import serving_metrics
 
     with contextlib.ExitStack() as served:
         with _owner_of_port(start):

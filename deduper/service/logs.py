@@ -5,14 +5,18 @@ Lines of other packages, which report as exceptions what matters, are shown when
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from deduper.window.progress import PROGRESS
 
+PACKAGES = ("deduper", "bucket_store")
 _WAITS = (PROGRESS.name, "bucket_store.compiled")
 
 
@@ -47,7 +51,7 @@ def configure_logging(
     )
     printer = logging.StreamHandler() if as_json else handler()
     printer.setFormatter(formatter)
-    for package in ("deduper", "bucket_store"):
+    for package in PACKAGES:
         logger = logging.getLogger(package)
         logger.handlers = [printer]
         logger.setLevel(logging.INFO if verbose else logging.WARNING)
@@ -96,3 +100,41 @@ def _without_trace(_: Any, __: str, event: Any) -> Any:
     if isinstance(error, BaseException):
         event["event"] = f"{event['event']}: {type(error).__name__}: {error}".splitlines()[0]
     return event
+
+
+LEVELS = ("warning", "error")
+
+
+class LogCounts(logging.Handler):
+    """Counts warnings and errors. The names of modules are a closed set, so they serve as labels."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._counts: Counter[tuple[str, str]] = Counter(
+            {(level, package): 0 for level in LEVELS for package in PACKAGES}
+        )
+        self._counting = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count one line."""
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        with self._counting:
+            self._counts[level, record.name] += 1
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Lines by (level, name of the logger)."""
+        with self._counting:
+            return dict(self._counts)
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Around the job whose lines are counted."""
+        loggers = [logging.getLogger(package) for package in PACKAGES]
+        for logger in loggers:
+            logger.addHandler(self)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeHandler(self)

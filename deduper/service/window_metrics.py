@@ -1,4 +1,4 @@
-"""The part of a metrics page that all windows have: those of a job and those of a range stream.
+"""The metrics page of windows, those of a job and those of a range stream: what both have, and how it is served.
 
 What is committed comes from the commit log, so counters from it continue over restarts; seconds, and what waits, count
 from the start of the process. Metrics never stop the windows: the first exception is logged, all are counted.
@@ -6,6 +6,7 @@ from the start of the process. Metrics never stop the windows: the first excepti
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import platform
@@ -13,24 +14,88 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Concatenate, ParamSpec, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    make_wsgi_app,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from deduper import __version__
+from deduper.config.sections import MetricsConfig
 from deduper.core.verdict import expiry_point
-from deduper.preflight.folders import disk_room
-from deduper.service.health import HealthFacts, complaints
-from deduper.service.log_counts import LogCounts
+from deduper.preflight.connections import cannot_listen
+from deduper.preflight.folders import LEAST_FREE_BYTES, disk_room
+from deduper.service.logs import LogCounts
 from deduper.service.process_memory import memory_room, resident_bytes
 from deduper.sinks.names import HasPorts
-from deduper.spark.home import installed_pyspark
+from deduper.spark.installed import installed_pyspark
+from deduper.units import approximate_size
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+_WINDOW_S = 900.0
+"""A window that runs longer is shown: it is stuck, or should have fewer files or offsets (`max_…_per_batch`)."""
+_TRIGGERS = 3
+"""While input waits, a window is committed at least once in so many triggers, if these are longer."""
+_PUBLISH_S = 600.0
+"""Publishing renames files and ends transactions, in seconds: minutes of it are retries of something that is away."""
+_BROKERS_S = 300.0
+"""The ends are asked for every few seconds, and a rolling restart of a cluster answers in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFacts:
+    """What a job knows of itself; seconds are ages, None where there is nothing yet.
+
+    `running_s`: of the oldest window that is not published, 0 between windows; `is_committed`: that one is committed.
+    `commit_s`: since the last commit of this store. `brokers_s`: since the brokers last reported the source's ends, or
+    since the start; None for a source of files. `waiting`: records (of topics) or files that no window has.
+    `free_bytes`: of the file systems with the store and the ports.
+    """
+
+    up_s: float
+    running_s: float
+    is_committed: bool
+    commit_s: float | None
+    brokers_s: float | None
+    waiting: int
+    free_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+def complaints(facts: HealthFacts, trigger_us: int = 0) -> Iterator[str]:
+    """Everything that is wrong, the worst first; nothing for a job that is well. `trigger_us`: between two windows.
+
+    A reason names what an operator can look at. Nothing in the job depends on the answer.
+    """
+    progress_s = max(_WINDOW_S, _TRIGGERS * trigger_us / 1e6)
+    for place, free in facts.free_bytes.items():
+        if free < LEAST_FREE_BYTES:
+            yield f"disk full: {approximate_size(free)} are free for {place}"
+    if facts.is_committed and facts.running_s > _PUBLISH_S:
+        yield f"publishing stuck: a committed window has not been published for {facts.running_s:.0f} s"
+    elif facts.running_s > _WINDOW_S:
+        yield f"window stuck: one has been running for {facts.running_s:.0f} s"
+    if facts.brokers_s is not None and facts.brokers_s > _BROKERS_S:
+        yield f"brokers away: they have not reported the source's ends for {facts.brokers_s:.0f} s"
+    if facts.waiting and not facts.running_s:
+        if facts.commit_s is None and facts.up_s > progress_s:
+            yield f"no window was ever committed, {facts.up_s:.0f} s after the start, and input waits"
+        elif facts.commit_s is not None and min(facts.commit_s, facts.up_s) > progress_s:
+            yield f"no progress: no window was committed for {facts.commit_s:.0f} s, and input waits"
+
 
 logger = logging.getLogger(__name__)
 
@@ -275,7 +340,7 @@ class WindowMetrics(Collector):
     # ---- health
 
     def health(self) -> list[str]:
-        """Everything that is wrong with the job, in one line each; see `health`."""
+        """Everything that is wrong with the job, in one line each; see `complaints`."""
         windows, state = self._windows, self._state
         up_s = self._seconds() - self._started
         committed = -1 if state is None else state.next_window - 1
@@ -335,3 +400,72 @@ def _shown(metric: Metric) -> Metric:
         if sample.labels.get("le", "+Inf") != "+Inf":
             sample.labels["le"] = repr(float(sample.labels["le"]))
     return metric
+
+
+Health: TypeAlias = Callable[[], list[str]]
+_END_S = 2.0
+_S = TypeVar("_S")
+
+
+@contextlib.contextmanager
+def serving_metrics(
+    settings: _S,
+    page: MetricsConfig,
+    wall_clock_us: Callable[[], int],
+    kind: Callable[[_S, CollectorRegistry, Callable[[], int]], _M],
+) -> Iterator[_M]:
+    """The metrics of a job, or of a range stream, on their page, with `/healthz`, while the `with` block runs.
+
+    The port is bound before the store is claimed: a job whose page cannot be served disturbs no other. Threads of its
+    own serve the page, so no window waits for a scrape.
+
+    Raises:
+        DeduperError: the configured address cannot be listened on.
+    """
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    metrics = kind(settings, registry, wall_clock_us)
+    with _served_page(page, registry, metrics.health), metrics.log_counts.attached():
+        yield metrics
+
+
+@contextlib.contextmanager
+def _served_page(settings: MetricsConfig, registry: CollectorRegistry, health: Health) -> Iterator[None]:
+    """The page of a registry while the `with` block runs; `health` gives everything that is wrong, in one line each.
+
+    Raises:
+        DeduperError: the configured address cannot be listened on.
+    """
+    try:
+        server, thread = start_http_server(settings.port, settings.host, registry)
+    except OSError as exc:
+        raise cannot_listen(settings, exc) from exc
+    server.set_app(_with_health(make_wsgi_app(registry), health))
+    logger.info("metrics: http://%s:%d/metrics", settings.host, settings.port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(_END_S)
+
+
+def _with_health(page: WSGIApplication, health: Health) -> WSGIApplication:
+    """The page, and two answers in one line each.
+
+    `/healthz`: 200 `ok`, or 503 and what is wrong; `/livez`: 200 while the process answers. A job that waits for
+    brokers is alive and not healthy: a restart would not help it.
+    """
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path not in ("/healthz", "/livez"):
+            return page(environ, start_response)
+        wrong = health() if path == "/healthz" else []
+        start_response(
+            "503 Service Unavailable" if wrong else "200 OK",
+            [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")],
+        )
+        return [("; ".join(wrong) or "ok").encode() + b"\n"]
+
+    return answer

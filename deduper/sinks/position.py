@@ -14,11 +14,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deduper.kafka.calls import STEP_S, Calls
 from deduper.kafka.client import QUIET
+from deduper.kafka.cluster import may_have_expired
 from deduper.kafka.error_actions import error_of, lasting_error
-from deduper.kafka.retention import may_have_expired
 from deduper.kafka.retry import RetryDeadline
 from deduper.sinks.publish_state import Position
-from deduper.sinks.topic_sink import TransactionalSink
+from deduper.sinks.transaction import TransactionalSink
 
 _UNDECIDED = (
     "the coordinator answers, but an open transaction is yet to decide this slot's offset; the brokers end it within "

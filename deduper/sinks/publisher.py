@@ -15,7 +15,7 @@ from deduper.errors import IntegrityError, StopRequested
 from deduper.kafka.errors import ProducerFencedError, PublicationUnknownError
 from deduper.kafka.retry import ThrottledLog
 from deduper.sinks.slot import CommittedWindow, Slot
-from deduper.sinks.topic_sink import TransactionalSink
+from deduper.sinks.transaction import TransactionalSink
 
 _THREADS = 8
 """At most so many slots are published at a time; each may hold 8 MB of rows, and what its producer queues."""

@@ -48,8 +48,7 @@ from deduper.kafka.retry import RetryDeadline, ThrottledLog
 from deduper.sinks.position import may_be_forgotten, read_position
 from deduper.sinks.publish_state import OnUnknown, Position, PublishDecision, after, decision
 from deduper.sinks.staged_records import records_of_slot
-from deduper.sinks.topic_sink import TransactionalSink
-from deduper.sinks.transaction import OpenProducer
+from deduper.sinks.transaction import OpenProducer, TransactionalSink
 
 logger = logging.getLogger(__name__)
 

@@ -26,19 +26,19 @@ from bucket_store.places.place import Place
 from deduper.config.kafka.options import librdkafka_options
 from deduper.config.kafka.sections import KafkaSink
 from deduper.errors import DeduperError, UsageError
+from deduper.kafka.commands import topic_id
 from deduper.kafka.errors import BrokerUnavailableError, ProducerFencedError
-from deduper.kafka.topic_ends import topic_id
 from deduper.sinks.names import TopicPlace
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.publisher import PortWork, Publisher, failure, gravest
 from deduper.sinks.slot import CommittedWindow
-from deduper.sinks.topic_ids import compared, known_topics, topics_extra
-from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
+from deduper.sinks.transaction import PublisherSettings, TransactionalSink
 
 logger = logging.getLogger(__name__)
 
 _MOST_FENCED = 5
 _ANSWER_S = 5.0
+TOPICS = "topics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +221,51 @@ def _age_s(files: Sequence[OutputFile], committed_us: int | None) -> float:
         return math.inf
     since_us = min(times) if committed_us is None else min(*times, committed_us)
     return max(0.0, time.time() - since_us / 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """The topic of a port: its name, its id, and the first window of the owner that saw this id first.
+
+    A topic that was deleted and made again has another id, and lacks rows. Every commit has the ids as its owner knows
+    them, under `topics` of its `extra`, so that a start can compare them.
+    """
+
+    topic: str
+    topic_id: str
+    first_window: int
+
+
+def known_topics(extra: Mapping[str, Any]) -> dict[str, KnownTopic]:
+    """By port, as the newest commit has them; none of another form."""
+    return {
+        port: KnownTopic(*fields)
+        for port, fields in extra.get(TOPICS, {}).items()
+        if [type(field) for field in fields] == [str, str, int]
+    }
+
+
+def topics_extra(known: Mapping[str, KnownTopic]) -> dict[str, Any]:
+    """For the next commit's `extra`."""
+    if not known:
+        return {}
+    return {TOPICS: {port: [one.topic, one.topic_id, one.first_window] for port, one in sorted(known.items())}}
+
+
+def compared(known: KnownTopic | None, topic: str, topic_id: str, first_own: int) -> tuple[KnownTopic, str | None]:
+    """What is known of a port's topic from here on, and the warning if it was made again meanwhile.
+
+    `first_own`: the first window of this owner.
+    """
+    if known is None or known.topic != topic:
+        return KnownTopic(topic, topic_id, first_own), None
+    if known.topic_id == topic_id:
+        return known, None
+    lacks = None
+    if known.first_window < first_own:
+        lacks = (
+            f"topic {topic} was deleted and made again: of the windows {known.first_window} to {first_own - 1} those "
+            "that were published before are not in it. If readers need them, judge their records again with a store of "
+            "another name: docs/kafka.md"
+        )
+    return KnownTopic(topic, topic_id, first_own), lacks

@@ -1,21 +1,49 @@
-"""The columns, keys and expiry key that a job's readers take from records.
+"""The layout of a job's records; the columns, keys and expiry key that its readers take from them.
 
 `tasks.readers` has the readers of files, `sources.kafka` that of topics.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from deduper.arrow_columns import DeclaredColumn
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
+import pyarrow as pa
+
+from deduper.arrow_columns import DeclaredColumn, arrow_type
+from deduper.columns import Column
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
-from deduper.config.sections import SourceConfig
-from deduper.sources.record_layout import arrow_types, record_layout
+from deduper.config.query import QuerySource
+from deduper.config.sections import CategoryExpiry, EventTimeExpiry, SourceConfig
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.declared import Declared, ExpiryKind
+from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.path_columns import PathRule
+from deduper.tasks.readers.reading_tasks import FileReading
+from deduper.tasks.readers.text import TextReading
 from deduper.units import UNIT_US
+
+
+def record_layout(config: Config) -> RecordLayout:
+    """The layout of a job's records."""
+    if config.expiry.by == "category":
+        expiry = pa.string()
+    else:
+        expiry = pa.float64() if config.expiry_key_scale.is_float else pa.int64()
+    source: object = config.source
+    columns = source.arrow if isinstance(source, QuerySource) else arrow_types(config.source.parsed_columns)
+    return RecordLayout.of(
+        expiry,
+        columns if config.has_row_ports else (),
+        are_sent=bool(config.topic_ports),
+        has_fingerprint=config.has_fingerprint,
+    )
+
+
+def arrow_types(columns: Sequence[Column]) -> list[pa.DataType]:
+    """How Arrow has declared columns."""
+    return [arrow_type(column.type) for column in columns]
 
 
 def declared(config: Config, salt: bytes) -> Declared:
@@ -58,3 +86,11 @@ def _expiry_kind(config: Config) -> ExpiryKind:
         return "category"
     kinds: dict[str, ExpiryKind] = {"timestamp": "time", "double": "float", "decimal": "decimal"}
     return kinds.get(column.type.name, "whole")
+
+
+def file_reading(config: Config, source: FilesSource, salt: bytes) -> FileReading:
+    """The reader of the files of a source, for a store with this salt."""
+    columns = declared(config, salt)
+    if source.is_text:
+        return TextReading(columns, source.file_format, source.delimiter, source.header)
+    return ParquetReading(columns)

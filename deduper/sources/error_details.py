@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from deduper.arrow_columns import DeclaredColumn
-from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
+from deduper.config.sections import EventTimeExpiry, OrderedExpiry
 from deduper.core.verdict import Admission
 from deduper.sources.declared_columns import path_rule
 from deduper.tasks.errors.detail import ErrorDetails, RecordFormat

@@ -19,16 +19,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.query import BATCH, QUERIES, QueryConfig, QuerySource, column_of
+from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
+from deduper.sources.declared_columns import record_layout
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frame_places import MOST_PARTITIONS, FramePayload, FramePlaces
 from deduper.sources.protocol import BatchPartition, SparkRows
-from deduper.sources.record_layout import record_layout
-from deduper.spark.columns import Selected
+from deduper.spark.dataframes import Selected
 from deduper.spark.types import NoArrowTypeError, arrow_of, text_of
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.layout import (

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from threading import Event
 
 from bucket_store.log.commit_log import CommitLog
-from deduper import tasks
-from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
+from deduper.config.sections import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
-from deduper.sources.files.reading import file_reading
 from deduper.sources.protocol import PlannedSource
 from deduper.tasks.warm import JobKernels
+
+WORKER_DAEMON = "deduper.tasks.worker_daemon"
+"""The module that Spark starts as its daemon of Python workers. Not imported: that would patch PySpark's own here."""
 
 
 def session_settings(config: Config) -> dict[str, object]:
     """The settings of a session for this job: those that our tasks need, and over them the `spark:` section."""
     of_workers = {f"spark.executorEnv.{name}": value for name, value in job_kernels(config).in_environment().items()}
-    return {"spark.python.daemon.module": worker_daemon(), **of_workers, **config.spark}
+    return {"spark.python.daemon.module": WORKER_DAEMON, **of_workers, **config.spark}
 
 
 def job_kernels(config: Config) -> JobKernels:
@@ -40,18 +41,6 @@ def job_kernels(config: Config) -> JobKernels:
         compares=config.has_fingerprint,
         keeps_versions=config.keeps_versions,
     )
-
-
-def worker_daemon(name: str = "worker_daemon") -> str:
-    """The module that Spark starts as its daemon of Python workers. Not imported: that would warm its kernels here.
-
-    Raises:
-        ModuleNotFoundError: it was moved; without this check Spark's tasks would fail, in words of their own.
-    """
-    module = f"{tasks.__name__}.{name}"
-    if find_spec(module) is None:
-        raise ModuleNotFoundError(f"no module {module} for Spark's workers")
-    return module
 
 
 def open_files(config: Config, source: FilesSource, log: CommitLog) -> tuple[FileBatches, FilesToFold]:

@@ -17,7 +17,7 @@ import psutil
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import DataFrame, SparkSession
 
-from deduper.spark.java import require_java
+from deduper.spark.installed import require_java
 from deduper.spark.planned_batches import PlannedBatches
 from deduper.spark.session import JVM_ERRORS, start_session
 from deduper.spark_promises import JAVA_OPTIONS

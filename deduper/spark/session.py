@@ -25,8 +25,7 @@ from pyspark.sql import SparkSession
 from bucket_store.filesystem import package_root
 from deduper.errors import DeduperError, UsageError
 from deduper.spark.failures import readable_cause
-from deduper.spark.home import require_own_spark
-from deduper.spark.java import DEFAULT_HEAP, Java, require_java, require_user_name
+from deduper.spark.installed import DEFAULT_HEAP, Java, require_java, require_own_spark, require_user_name
 from deduper.spark.jvm_log import logged_jvm
 from deduper.spark_promises import (
     DEFAULT_MASTER,

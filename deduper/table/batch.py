@@ -23,12 +23,13 @@ from deduper.errors import UsageError
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.table.columns import require_column
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
-from deduper.table.formats.files import data_paths, is_hidden
+from deduper.table.formats.files import data_paths
 from deduper.table.schema import in_form, is_scalar, one_form, require_utf8, type_name
 from deduper.table.stored_times import StoredTimes, stored_schema
 from deduper.tasks.readers.file_parts import FileGone, UnreadableFile
 from deduper.tasks.readers.parquet import opened_parquet
-from deduper.tasks.readers.rounded_keys import RoundedKeys
+from deduper.tasks.readers.path_columns import is_hidden
+from deduper.tasks.readers.reading_tasks import RoundedKeys
 from deduper.tasks.readers.text import NamedLines, SomeLines, require_lines, some_lines
 from deduper.text.format import TextFormat
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,11 @@ from deduper.core.statistics import NO_SPANS, SpanCounts, lateness
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.tasks import exchange, layout
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.receipts import cpu_seconds
+
+
+def cpu_seconds() -> float:
+    """CPU seconds so far of the runner of a task: a worker with all its native threads, or one thread of the driver."""
+    return time.process_time() if threading.active_count() == 1 else time.thread_time()
 
 
 class FoundPartition(NamedTuple):

@@ -46,7 +46,7 @@ from deduper.tasks.exchange import (
 )
 from deduper.tasks.kafka_rows import SLOT, rows_to_send
 from deduper.tasks.origins import WindowSources
-from deduper.tasks.receipts import cpu_seconds
+from deduper.tasks.read import cpu_seconds
 from deduper.tasks.row_files import RowFormats, RowsFile
 
 _WRITER_BYTES = 4 << 20

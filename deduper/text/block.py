@@ -21,6 +21,7 @@ from deduper.log_formats import FIELDS, LOGFMT, WEB_LOGS, fields_of
 from deduper.text import csv_exact, json_exact, log_exact
 from deduper.text import kernels as kernel
 from deduper.text.format import Malformed, TextFormat
+from deduper.text.values import WHOLE_BITS
 
 Int64s = NDArray[np.int64]
 UInt8s = NDArray[np.uint8]
@@ -29,7 +30,6 @@ Bools = NDArray[np.bool_]
 MOST_TEXT: Final = 2**31 - 1
 """Bytes of text in one column of a block: Arrow's offsets have 32 bits."""
 
-_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _NESTED: Final = ("struct", "array", "map")
 _KINDS: Final = {
     "string": kernel.TEXT,
@@ -42,7 +42,7 @@ _KINDS: Final = {
     "timestamp_ntz": kernel.TIME_WITHOUT,
     "binary": kernel.BINARY,
     **dict.fromkeys(_NESTED, kernel.NESTED),
-    **dict.fromkeys(_BITS, kernel.WHOLE),
+    **dict.fromkeys(WHOLE_BITS, kernel.WHOLE),
 }
 _BYTES: Final = ("string", "binary")
 _WEB_LOG: Final = b'a - - [10/Oct/2000:13:55:36 -0700] "" 200 -\n'
@@ -183,9 +183,9 @@ def _described(text: TextFormat) -> tuple[Int64s, UInt8s]:
         row[kernel.KIND] = _KINDS[kind.name]
         if kind.name == "timestamp" and text.zone in _UTC:
             row[kernel.KIND] = kernel.TIME_OR_ZONE
-        elif kind.name in _BITS:
-            row[kernel.LOWEST] = -(2 ** (_BITS[kind.name] - 1))
-            row[kernel.HIGHEST] = 2 ** (_BITS[kind.name] - 1) - 1
+        elif kind.name in WHOLE_BITS:
+            row[kernel.LOWEST] = -(2 ** (WHOLE_BITS[kind.name] - 1))
+            row[kernel.HIGHEST] = 2 ** (WHOLE_BITS[kind.name] - 1) - 1
         elif kind.name == "decimal":
             row[kernel.SCALE] = kind.scale or 0
             row[kernel.DIGITS] = min(kind.precision or 0, 18)
@@ -331,7 +331,7 @@ def _fixed(value: Int64s, number: int, kind: ColumnType, high: dict[tuple[int, i
             if column == number:
                 words[row, 1] = upper
         return words
-    bits = _BITS.get(kind.name, 32 if kind.name == "date" else 64)
+    bits = WHOLE_BITS.get(kind.name, 32 if kind.name == "date" else 64)
     return value.astype(f"int{bits}", copy=False)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from deduper.text.format import Malformed, TextFormat
+from deduper.text.format import Malformed, TextFormat, per_format
 from deduper.text.values import field_reader
 
 _PAIR = re.compile('"[^"]*+"')
@@ -20,15 +20,13 @@ class Layout:
 
     def __init__(self, text: TextFormat) -> None:
         assert text.delimiter is not None
-        self.text = text
         self.delimiter = text.delimiter
         self.readers = [field_reader(column.kind, text.zone) for column in text.columns]
         blanks = "".join(sign for sign in map(chr, range(33)) if sign != text.delimiter)
         self.quoted = re.compile(rf'"((?:[^"]++|"")*+)"([{re.escape(blanks)}]*+)')
 
 
-_layouts: dict[int, Layout] = {}
-"""By the format's identity: to compare formats takes longer than to parse a line."""
+layout_of = per_format(Layout)
 
 
 def record(line: bytes, text: TextFormat) -> list[Any]:
@@ -37,11 +35,7 @@ def record(line: bytes, text: TextFormat) -> list[Any]:
     Raises:
         Malformed: the line is not one whole record, or a field is not of its column's type.
     """
-    layout = _layouts.get(id(text))
-    if layout is None or layout.text is not text:
-        if len(_layouts) >= 64:
-            _layouts.clear()
-        layout = _layouts[id(text)] = Layout(text)
+    layout = layout_of(text)
     fields, missing = fields_of(line.decode(), layout)
     given = [read(field) if field else None for field, read in zip(fields, layout.readers, strict=False)]
     return given + [None] * missing

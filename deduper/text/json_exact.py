@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from deduper.columns import ColumnType
-from deduper.text.format import Malformed, TextFormat
+from deduper.text.format import Malformed, TextFormat, per_format
 from deduper.text.values import Reader, Token, reader, text_of
 
 MOST_NESTED: Final = 1000
@@ -66,8 +66,7 @@ def columns_of(text: TextFormat) -> Columns:
     }
 
 
-_layouts: dict[int, tuple[TextFormat, Columns]] = {}
-"""By the format's identity: to compare formats takes longer than to parse a line."""
+layout_of = per_format(columns_of)
 
 
 def record(line: bytes, text: TextFormat) -> list[Any]:
@@ -80,16 +79,6 @@ def record(line: bytes, text: TextFormat) -> list[Any]:
         Malformed: the line is not one whole object, or a value is not of its column's type.
     """
     return values_of(line.decode(), layout_of(text), len(text.columns))
-
-
-def layout_of(text: TextFormat) -> Columns:
-    """The columns of a format, made once."""
-    layout = _layouts.get(id(text))
-    if layout is None or layout[0] is not text:
-        if len(_layouts) >= 64:
-            _layouts.clear()
-        layout = _layouts[id(text)] = text, columns_of(text)
-    return layout[1]
 
 
 def values_of(source: str, columns: Columns, size: int) -> list[Any]:

@@ -24,25 +24,24 @@ from bucket_store.log.state import LogState, live_files
 from bucket_store.pieces.store import PieceStore
 from bucket_store.places.place import Place
 from bucket_store.tables.manager import TableSettings
-from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
+from deduper.config.sections import CategoryExpiry
 from deduper.core.clock import ClockRules
 from deduper.core.statistics import NO_SPANS, SpanCounts
 from deduper.core.verdict import TupleVerdict
 from deduper.errors import CannotWriteError, IntegrityError, RowsGoneError, SourceAwayError, telling_where
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
+from deduper.sources.declared_columns import record_layout
 from deduper.sources.error_details import error_details
 from deduper.sources.protocol import SourceBatch
-from deduper.sources.record_layout import record_layout
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker, storage_away
 from deduper.tasks.dedup_column import expiry_type
 from deduper.tasks.errors.causes import ErrorSummary, merged
-from deduper.tasks.judge import JudgeTask
+from deduper.tasks.judge import JudgeTask, Receipt
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.readers.reading_tasks import receipts_of
-from deduper.tasks.receipts import Receipt
 from deduper.tasks.row_files import RowFormats
 from deduper.tasks.write import StagedFile, WriteTask, grouped, writers_for
 from deduper.window import policy

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deduper.config.expiry import CategoryExpiry
+from deduper.config.sections import CategoryExpiry
 from deduper.core.categories import CategoryState, PlaceIntervals, arrange
 from deduper.core.kernels import Int64s
 from deduper.core.verdict import INT64_MAX

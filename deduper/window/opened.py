@@ -13,7 +13,7 @@ from deduper.config.model import Config
 from deduper.sources.files.folding import FilesToFold
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark_promises import DEFAULT_MASTER, is_one_process
-from deduper.tasks.executors.merge import MergeTask
+from deduper.tasks.executors.steps import MergeTask
 from deduper.window.attempt import WindowJudge
 from deduper.window.jobs.cluster import ClusterJobs
 from deduper.window.jobs.local import Jobs, SparkJobs

@@ -21,8 +21,8 @@ from bucket_store.pieces.piece import PieceRef
 from bucket_store.tables.generation import table_folder
 from bucket_store.tables.manager import TableLayout
 from bucket_store.tables.view import ShardView
-from deduper.config.expiry import EventTimeExpiry, NeverExpiry, OrderedExpiry
 from deduper.config.model import Config
+from deduper.config.sections import EventTimeExpiry, NeverExpiry, OrderedExpiry
 from deduper.core.categories import CategoryState
 from deduper.core.clock import ClockRules
 from deduper.core.lookups import JudgeRules

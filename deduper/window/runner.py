@@ -38,10 +38,10 @@ from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import PieceStore
 from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
-from deduper.config.expiry import EventTimeExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.config.query import BATCH, COUNTS, TXN_VERSION
+from deduper.config.sections import EventTimeExpiry
 from deduper.core.statistics import NO_SPANS
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
 from deduper.leaks.figures import LeakFigures

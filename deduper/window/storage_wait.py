@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from bucket_store.filesystem import temporary_name
-from bucket_store.places.outages import is_waiting, note, storage_of
+from bucket_store.places.outages import end_if_stopped, is_waiting, note, storage_of
 from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.spark.failures import storage_away
@@ -40,6 +40,8 @@ class StorageWait:
         now = time.monotonic()
         if self._since is None:
             self._since = now
+        else:  # tasks still do not reach it, though this process does
+            end_if_stopped()
         if now - self._since > self._deadline_s:
             return False
         storage = storage_of(away)  # its text begins with the URL

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from deduper.spark.java import require_java
+from deduper.spark.installed import require_java
 from tests.bench import dropping, measures, processes
 from tests.bench.contenders import LaneSpec
 from tests.bench.figures import LaneResult, LatencyResult

@@ -32,11 +32,12 @@ from deduper.config.model import Config
 from deduper.sinks.names import STAGING
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
-from deduper.spark.home import pyspark_folder
+from deduper.spark.installed import pyspark_folder
 from deduper.spark_promises import is_one_process
 from deduper.testing import differences
 from deduper.window.policy import DELETION_BATCH, dead_pieces, entry_expiry_point, fixed_settings, live_from_bucket
 from tests.crash import ledger
+from tests.deduper.settled import half_done
 from tests.forked import Forked
 from tests.processes import freeze, is_alive, is_frozen, name_of
 from tests.spark.harness import PORTS, read_rows
@@ -332,8 +333,9 @@ spark:
         Records of windows are deleted at once here, and their wall clock with them, without which the oracle cannot
         judge by the clock: such a story counts its rows itself.
         """
-        report = verify_store(open_store(str(self.config_path)), settled=settled)
+        report = verify_store(open_store(str(self.config_path)))
         assert report.findings == (), (self.log, report.findings)
+        assert not settled or half_done(report) == [], self.log
         if self.config.expiry.by not in ("event_time", "processing_time"):
             found = differences(self.config_path)
             assert found == [], (self.log, list(map(str, found)))

@@ -19,7 +19,7 @@ from bucket_store.pieces.piece import Entries
 from bucket_store.tables.matches import Matches
 from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
-from deduper.core.digests import key_digest, shards_of
+from deduper.core.digests import shards_of
 from deduper.core.judge import ShardOutcome, ShardRows, judge_shard
 from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import (
@@ -32,6 +32,7 @@ from deduper.core.verdict import (
 )
 from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import processing_point
+from tests.deduper.digest_oracle import key_digest
 
 SALT = b"a salt of 16 byt"
 BUCKETS = 64

@@ -23,16 +23,17 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
 from deduper.admin.open_store import OpenStore, open_store
-from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
+from deduper.config.sections import CategoryExpiry
 from deduper.core.categories import CategoryState, arrange
 from deduper.core.clock import POSITION_BITS, PartitionClock
-from deduper.core.digests import key_digest, shards_of
+from deduper.core.digests import shards_of
 from deduper.core.judge import ShardRows, judge_shard
 from deduper.core.verdict import TupleVerdict
 from deduper.sinks.names import Attempt, final_name
 from deduper.sources.files.source_file import source_digest
 from deduper.window.policy import CATEGORIES, clock_rules, fixed_settings, judge_rules
+from tests.deduper.digest_oracle import key_digest
 from tests.deduper.engine import DictMemory
 
 WALL_US = 1_700_000_000_000_000

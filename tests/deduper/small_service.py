@@ -49,7 +49,6 @@ from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.clock import POSITION_BITS
-from deduper.core.digests import key_digest
 from deduper.core.verdict import REASONS, Admission, TupleVerdict
 from deduper.sinks import staging
 from deduper.sources.files.batch import SourceFileBatch
@@ -59,12 +58,11 @@ from deduper.sources.files.source_file import ListedFile, source_digest, stat_fi
 from deduper.sources.protocol import Records, SourceBatch
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
-from deduper.tasks.judge import JudgeTask, judge
+from deduper.tasks.judge import JudgeTask, Receipt, judge
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
-from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriterReceipt, WriteTask, write
 from deduper.testing import Answer, Row, Settings
 from deduper.window import policy, recovery
@@ -74,6 +72,7 @@ from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import WindowInput, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
+from tests.deduper.digest_oracle import key_digest
 from tests.deduper.unread import UNREAD
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so

@@ -18,8 +18,9 @@ from bucket_store.places.local import local_place
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.core.clock import POSITION_BITS
-from deduper.core.digests import KeyValue, key_digest
+from deduper.core.digests import KeyValue
 from deduper.window.policy import fixed_settings
+from tests.deduper.digest_oracle import key_digest
 
 HOUR_US = 3_600_000_000
 BEGIN_US = 1_735_603_200_000_000  # 2024-12-31T00:00:00Z

@@ -35,11 +35,11 @@ from deduper.admin.open_store import OpenStore, open_store
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
-from deduper.core.digests import key_digest
 from deduper.sinks.names import Attempt, FinalName, final_name
 from deduper.sources.files.source_file import source_digest
 from deduper.testing import Answer, Row, Settings
 from deduper.window.policy import CATEGORIES, fixed_settings, settings_hash
+from tests.deduper.digest_oracle import key_digest
 from tests.deduper.engine import Engine, Shape
 
 _SIZES = ((20, 30), (0, 25, 40), (0, 25, 40))

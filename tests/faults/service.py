@@ -38,7 +38,7 @@ from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.protocol import SourceBatch
-from deduper.tasks.receipts import Receipt
+from deduper.tasks.judge import Receipt
 from deduper.tasks.write import StagedFile
 from deduper.testing import Answer, Oracle, Row, Settings
 from deduper.window import policy, recovery

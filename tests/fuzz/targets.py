@@ -48,12 +48,12 @@ from bucket_store.places.local import local_place
 from bucket_store.tables import generation
 from deduper import columns as ddl
 from deduper import units
+from deduper.admin.keys import stored
 from deduper.admin.keys import values as key_values
 from deduper.config import load, yaml_document
 from deduper.config.problems import ConfigError
 from deduper.core import digests
 from deduper.errors import UsageError
-from deduper.kafka import offsets
 from deduper.ranges.aggregate import aggregates
 from deduper.table.index import bloom_filter
 from deduper.text import block, csv_exact, json_exact, kernels, log_exact, values
@@ -571,30 +571,6 @@ def _seeds_ddl() -> Iterator[bytes]:
     yield b"a decimal(" + b"9" * 5000 + b")"
 
 
-def _run_offsets(data: bytes) -> None:
-    """Offsets of topic partitions, as Spark writes them: what is read is written so that it is read again."""
-    with suppress(ValueError):
-        found = offsets.parse_offsets(data.decode("utf-8", "replace"))
-        for place, offset in found.items():
-            assert_typed(place)
-            assert type(offset) is int
-        assert offsets.parse_offsets(offsets.write_offsets(found)) == found
-
-
-def _seeds_offsets() -> Iterator[bytes]:
-    for text in (
-        '{"clicks": {"0": 23, "10": 0}, "a.b": {}}',
-        "{}",
-        '{"t": {"0": true}}',
-        '{"t": {"-1": 1}}',
-        '{"t": 1}',
-    ):
-        yield text.encode()
-    yield b"[" * 100_000
-    yield b'{"t": {"' + b"9" * 5000 + b'": 1}}'
-    yield b'{"t": {"0": ' + b"9" * 5000 + b"}}"
-
-
 def _run_duration(data: bytes) -> None:
     """Durations and sizes: what is read is printed so that it is read again as the same number."""
     text = data.decode("utf-8", "replace")
@@ -642,9 +618,9 @@ def _run_key(data: bytes) -> None:
         return
     with suppress(UsageError, ValueError):  # which the command makes a UsageError
         values = key_values.parse_key(texts, columns, null="null")
-        kinds = [column.type.text for column in columns]
+        kinds = [column.type for column in columns]
         for secure in (False, True):
-            hi, lo = digests.key_digest(values, kinds, bytes(16), secure=secure)
+            hi, lo = stored.key_digest(values, kinds, bytes(16), secure=secure)
             assert 0 <= hi < 2**64
             assert 0 <= lo < 2**64
 
@@ -736,7 +712,6 @@ TARGETS: dict[str, Target] = {
         lambda: _three_ways(framing.frame(leak_sample.MAGIC, 1, msgpack.packb(_LEAKS)), _LEAKS),
     ),
     "bloom_filter": Target((bloom_filter,), _run_filter, _seeds_filter),
-    "offsets": Target((offsets,), _run_offsets, _seeds_offsets),
     "generation": Target(
         (generation,),
         _run_generation,

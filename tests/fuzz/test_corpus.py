@@ -19,7 +19,7 @@ _WITHOUT_FILES_OF_THEIR_OWN = {
     "bucket_store.log.records": "the values of log.codec, without bytes",
     "bucket_store.log.state": "folds what log.codec has read; its target folds too",
     "bucket_store.tables.view": "travels between processes of one job, by pickle, and lies nowhere",
-    "deduper.tasks.receipts": "travels from a task to its driver, by Spark, and lies nowhere",
+    "deduper.tasks.judge": "travels from a task to its driver, by Spark, and lies nowhere",
     "bucket_store.wire": "what the decoders look at their fields with",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deduper.spark.home import RELEASE, pyspark_folder
+from deduper.spark.installed import RELEASE, pyspark_folder
 from tests.services.maven_jars import Jar, fetch_jars, read_list
 
 KAFKA_VERSION = "4.3.1"

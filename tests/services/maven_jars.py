@@ -23,8 +23,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.spark.home import pyspark_folder
-from deduper.spark.java import require_java
+from deduper.spark.installed import pyspark_folder, require_java
 
 _FETCHING = ".fetching"
 _ANSWER_S, _IVY_S = 60, 600

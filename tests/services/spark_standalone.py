@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from deduper.spark.home import pyspark_folder
+from deduper.spark.installed import pyspark_folder
 from tests.crash.scene import wait_until
 from tests.jvm import BRIEF
 from tests.ports import free_ports

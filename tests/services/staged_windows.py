@@ -29,7 +29,7 @@ from deduper.config.kafka.options import librdkafka_options
 from deduper.kafka.errors import KafkaSinkError
 from deduper.sinks.publisher import PortWork, Publisher, ThreadPublisher, failure
 from deduper.sinks.slot import CommittedWindow
-from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
+from deduper.sinks.transaction import PublisherSettings, TransactionalSink
 from tests.processes import is_frozen
 from tests.services.kafka_traffic import Record
 

@@ -15,8 +15,8 @@ from pyspark.sql.avro.functions import from_avro
 
 from deduper.arrow_columns import DeclaredColumn
 from deduper.config.kafka.sections import KafkaSource
+from deduper.sources.declared_columns import arrow_types
 from deduper.sources.kafka.reading import record_format
-from deduper.sources.record_layout import arrow_types
 from tests import tiers
 from tests.deduper.avro.test_decode import written
 

@@ -21,7 +21,7 @@ KILLS = 2
 # A process of its own: what is looked for ends the process.
 COMMITTING = """
 import sys, time
-from deduper.kafka.group import GroupOffsets
+from deduper.kafka.cluster import GroupOffsets
 from deduper.kafka.offsets import OffsetRange, TopicPartition
 bootstrap, group, topic = sys.argv[1:]
 offsets = GroupOffsets({"bootstrap.servers": bootstrap}, group)

@@ -38,7 +38,8 @@ from bucket_store import failpoints
 from bucket_store.places.local import local_place
 from deduper.config.kafka.options import KafkaOptionsError
 from deduper.errors import IntegrityError
-from deduper.kafka import calls, retention
+from deduper.kafka import calls
+from deduper.kafka.cluster import offsets_retention_s
 from deduper.kafka.errors import (
     BrokerUnavailableError,
     KafkaDeniedError,
@@ -389,7 +390,7 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
 @ways
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The brokers' own setting counts; an answer to publish again is obeyed, once."""
-    assert retention.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
+    assert offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
     job = new_job(windows=1, slots=1)
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
     assert job.publisher().publish(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH)[0] is not None

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
-from deduper.admin import lag as source_lag
+from deduper.admin import status as source_lag
 from deduper.cli.main import app
 from deduper.testing import differences
 from tests.services.kafka_broker import Broker

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from deduper.sources.open import session_settings
-from deduper.spark.home import RELEASE
+from deduper.spark.installed import RELEASE
 from deduper.spark.session import start_session
 from deduper.window.jobs.local import SparkRun
 from tests.spark.harness import Job

@@ -10,7 +10,7 @@ import pytest
 
 from deduper.core.clock import ClockRules
 from deduper.sources import open as open_source
-from deduper.sources.files.reading import file_reading
+from deduper.sources.declared_columns import file_reading
 from deduper.tasks.layout import parsed
 from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.file_parts import FilePart, WindowFile

@@ -17,10 +17,10 @@ from deduper.config.kafka.sections import KafkaValue
 from deduper.config.model import Config
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
+from deduper.sources.declared_columns import record_layout
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.frames import _key_columns
 from deduper.sources.protocol import SparkRows
-from deduper.sources.record_layout import record_layout
 from deduper.spark.types import spark_type
 from deduper.tasks.layout import ADMISSION, HI, LO, ORDER, RAW, parsed
 

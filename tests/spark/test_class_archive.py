@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deduper.spark.java import require_java
+from deduper.spark.installed import require_java
 from deduper.spark.session import _find_spark_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.night]

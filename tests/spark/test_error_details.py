@@ -12,8 +12,7 @@ import pytest
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
 from deduper.admin.errors.export import export_errors
-from deduper.admin.errors.report import errors_report
-from deduper.admin.errors.rows import WindowRange
+from deduper.admin.errors.report import WindowRange, errors_report
 from deduper.admin.open_store import OpenStore
 from tests.spark.harness import Job
 

@@ -28,7 +28,7 @@ from bucket_store.tables.matches import TableLayout
 from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from deduper.spark.placing import Executors, ShardPlaces
-from deduper.tasks.executors.merge import MergeTask
+from deduper.tasks.executors.steps import MergeTask
 from deduper.tasks.table_room import TableRoom
 from deduper.window.jobs.merges import TaskMerges
 from tests.spark.cluster import Cluster, cluster_of, executors, run_job

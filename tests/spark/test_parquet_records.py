@@ -29,10 +29,9 @@ from deduper.config.files import FilesSource
 from deduper.core.clock import ClockRules
 from deduper.core.digests import key_type
 from deduper.core.verdict import Admission
+from deduper.sources.declared_columns import file_reading, record_layout
 from deduper.sources.files.batch import SourceFileBatch
-from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.sources.record_layout import record_layout
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.read import ReadReceipt, ReadTask

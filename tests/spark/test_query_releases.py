@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deduper.spark.home import RELEASE
+from deduper.spark.installed import RELEASE
 from tests import tiers
 from tests.spark.pyspark_releases import OLDEST, RELEASES, installed
 

@@ -18,7 +18,7 @@ import pytest
 
 from deduper.columns import parse_columns
 from deduper.config.files import FilesSource
-from deduper.sources.files.reading import file_reading
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import write as write_task
 from deduper.tasks.readers.reading_tasks import FileReading

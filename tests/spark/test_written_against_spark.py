@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from bucket_store.places.local import local_place
 from deduper.columns import Column, ddl_of, parse_columns
 from deduper.sinks.published import csv_texts
-from deduper.sources.record_layout import arrow_types
+from deduper.sources.declared_columns import arrow_types
 from deduper.spark_promises import TIME_ZONE
 from deduper.text.written import csv_blocks, csv_header, json_blocks
 from tests import tiers

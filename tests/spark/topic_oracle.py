@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from deduper.config.kafka.sections import HEADER, KafkaSource
 from deduper.core.verdict import Admission
-from deduper.kafka.offsets import OffsetRange, write_offsets
+from deduper.kafka.offsets import OffsetRange, by_topic
 from deduper.tasks.layout import ADMISSION, ORDER, PARTITION, RAW, TOPIC
 from tests.spark.spark_reader import MALFORMED, REC, with_records
 
@@ -30,8 +30,8 @@ def kafka_range_frame(session: SparkSession, source: KafkaSource, ranges: Sequen
         "includeHeaders": "true",
         "failOnDataLoss": "false",
         "assign": json.dumps(numbers),
-        "startingOffsets": write_offsets({taken.place: taken.start for taken in ranges}),
-        "endingOffsets": write_offsets({taken.place: taken.end for taken in ranges}),
+        "startingOffsets": json.dumps(by_topic({taken.place: taken.start for taken in ranges})),
+        "endingOffsets": json.dumps(by_topic({taken.place: taken.end for taken in ranges})),
     }
     return session.read.format("kafka").options(**settings).load()
 
@@ -60,11 +60,10 @@ def kafka_records(rows: DataFrame, source: KafkaSource) -> DataFrame:
 
 
 def _admission(source: KafkaSource, is_empty: Column, valid: Column, malformed: Column) -> Column:
-    for_empty = Admission.TOMBSTONE if source.tombstones == "error" else Admission.ADMITTED
     admission = (
-        F.when(is_empty, int(for_empty))
-        .when(~valid, int(Admission.INVALID_UTF8))
-        .when(malformed, int(Admission.MALFORMED))
+        F.when(is_empty & F.lit(source.tombstones == "error"), int(Admission.TOMBSTONE))
+        .when(~is_empty & ~valid, int(Admission.INVALID_UTF8))
+        .when(~is_empty & malformed, int(Admission.MALFORMED))
     )
     for column, part in source.record_columns:
         if column.type.name == "string" and part != "topic":

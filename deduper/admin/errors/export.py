@@ -5,7 +5,10 @@ Of a source of files, a new folder with files of the source's format, in the par
     json, csv   the line of each record, byte for byte, from `_dedup.raw`
     parquet     the columns of `source.schema`, from an error port that is Parquet
 
-Of a source of topics, key, value, own headers and timestamp, produced to a topic: see `export_topic`.
+Of a source of topics, key, value, headers and timestamp as the records came, without the headers that the job has
+appended, produced to a topic of the source's brokers. Into the topic that a record came from it goes to its own
+partition, into another one to that of its key. The producer is idempotent and not transactional: an export that is
+broken off has sent some of the records, and is made again.
 
 The store keeps no note of an export, and an export may be repeated: a record that was judged meanwhile leaves as a
 duplicate. The folder is written under a hidden name beside its own, synced, and renamed at the end, so a folder under
@@ -16,25 +19,33 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import secrets
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories, remove_tree
-from deduper.admin.errors.rows import WindowRange, error_files, error_port, read_records, require_reasons
+from deduper.admin.errors.report import WindowRange, error_files, error_port, read_records, require_reasons
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
+from deduper.config.kafka.options import connection_options, librdkafka_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
+from deduper.config.kafka.values import DEDUP_HEADERS
+from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
+
+if TYPE_CHECKING:
+    from deduper.kafka.commands import Headers
+    from deduper.sources.kafka.fetching import TopicRecord
 
 _PART_BYTES = 256 << 20
 _BUFFER_BYTES = 16 << 20
@@ -84,9 +95,7 @@ def export_errors(store: OpenStore, windows: WindowRange, reasons: Collection[st
                 f"the error port is `{port.format}`: errors of topics are exported from an error port that is a topic, "
                 "where they have their key and headers"
             )
-        from deduper.admin.errors.export_topic import export_topic  # it loads Kafka's client, which is an extra
-
-        return ErrorExport(to, export_topic(store.config, source, port, windows, reasons, to), 0, {})
+        return ErrorExport(to, _export_topic(store.config, source, port, windows, reasons, to), 0, {})
     if not isinstance(source, FilesSource):
         raise UsageError("the records are of your own query: read the rows of the error port into it")
     if error_port(store) is None:
@@ -264,3 +273,56 @@ class _Tables:
         writer, sink = self._open.pop(key)
         writer.close()
         sink.close()
+
+
+_NEEDED = ("reason", "window", "origin")
+_ORIGIN = re.compile(r"(.+)-(\d+)@\d+")
+
+
+def _export_topic(
+    config: Config, source: KafkaSource, port: KafkaSink, windows: WindowRange, reasons: Collection[str], topic: str
+) -> dict[str, int]:
+    """Send the error records of these windows and reasons to a topic; how many by reason. Raises as `export_errors`."""
+    # Kafka's client is an extra.
+    from deduper.kafka.commands import Sending, committed_ranges
+    from deduper.sources.kafka.fetching import records_of, whole_topic
+
+    missing = [name for name in _NEEDED if name not in port.dedup_headers]
+    if missing:
+        raise UsageError(
+            f"the error port adds no header `dedup-{missing[0]}`: take `{missing[0]}` into sinks.error.dedup_headers; "
+            "records that are there already cannot be exported"
+        )
+    if any(sink.topic == topic for sink in config.topic_ports.values()):
+        raise UsageError(f"{topic}: is a port of the job: name a topic of the source, or another one")
+    is_same = port.bootstrap_servers == source.bootstrap_servers
+    options = port.options if is_same else connection_options(source.options)
+    writer = librdkafka_options(source.bootstrap_servers, options)
+    reader = librdkafka_options(port.bootstrap_servers, connection_options(port.options))
+    committed_ranges(writer, topic)  # a name with a typing error makes no topic
+    sent, sending = Counter[str](), Sending(writer, topic)
+    for part, batch in whole_topic(reader, port.topic):
+        for record in records_of(part, batch):
+            reason, window = record.header("dedup-reason"), int(record.header("dedup-window") or -1)
+            if reason is not None and (not reasons or reason in reasons) and window in windows:
+                sending.send(
+                    record.key, record.value, _own_headers(record, port), _partition(record, topic), record.timestamp_ms
+                )
+                sent[reason] += 1
+    sending.finish()
+    return dict(sent)
+
+
+def _partition(record: TopicRecord, topic: str) -> int | None:
+    """The partition of the topic that the record came from; None if it came from another topic."""
+    origin = _ORIGIN.fullmatch(record.header("dedup-origin") or "")
+    return int(origin[2]) if origin and origin[1] == topic else None
+
+
+def _own_headers(record: TopicRecord, sink: KafkaSink) -> Headers:
+    """The headers without those that this job has appended, which are the last ones, each name once."""
+    ours = {f"dedup-{name.replace('_', '-')}" for name in sink.dedup_headers or DEDUP_HEADERS}
+    headers: Headers = list(record.headers)
+    while headers and headers[-1][0] in ours:
+        ours.discard(headers.pop()[0])
+    return headers

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.log.records import CommitRecord
 from deduper.admin.keys.conflicts import differing
-from deduper.admin.keys.entries import find_key, origin_of
-from deduper.admin.keys.stored import StoredKey, stored_key
+from deduper.admin.keys.stored import StoredKey, find_key, origin_of, stored_key
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FileSink

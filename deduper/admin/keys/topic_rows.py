@@ -17,9 +17,9 @@ from deduper.config.model import Config
 from deduper.errors import DeduperError
 from deduper.sinks.published import SoughtKey, has_key
 from deduper.sources.kafka import partition_queue as queue
+from deduper.sources.kafka.fetching import name_of, whole_topic
 from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.kafka.topic_reading import TopicReading
-from deduper.sources.kafka.whole_topic import name_of, whole_topic
 
 _NEEDED = ("reason", "window", "origin")
 _PLACE = ("topic", "partition", "offset")

@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 
 from deduper.columns import Column, ColumnType
-from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.model import Config
+from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.digests import KeyValue, plain_value
 from deduper.errors import UsageError
 from deduper.units import UNIT_US

@@ -22,7 +22,7 @@ from bucket_store import failpoints
 from bucket_store.pieces.compaction import merge
 from bucket_store.pieces.piece import BucketEntries, PieceRef, decode_piece
 from bucket_store.pieces.store import append_piece
-from deduper.admin.keys.entries import digests_of, find_key
+from deduper.admin.keys.stored import digests_of, find_key
 from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.open_store import OpenStore

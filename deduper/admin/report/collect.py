@@ -11,7 +11,7 @@ from bucket_store.log.history import Sample, read_history
 from deduper import __version__
 from deduper.admin.health import Health
 from deduper.admin.open_store import OpenStore
-from deduper.admin.status import job_health
+from deduper.admin.status import finite_quantile, store_status
 from deduper.as_json import AsJson
 from deduper.config.sections import PORTS
 from deduper.core.statistics import BOUNDS_S, SpanCounts
@@ -27,7 +27,6 @@ from deduper.window.accessories.history_watch import (
     LEAK,
     SECONDS,
 )
-from deduper.window.accessories.leak_watch import stored_figures
 
 _MOST_POINTS = 120
 KIND_TEXTS = {
@@ -118,37 +117,32 @@ class JobReport(AsJson):
 
 def report_of(store: OpenStore, *, now_us: int | None = None) -> JobReport:
     """The report of a store as it is now."""
-    state, manifest, scale, settings = store.log.state, store.log.manifest, store.scale, store.settings
-    counts = {port: state.totals.get(port, 0) for port in PORTS}
-    rows = sum(counts.values())
-    live = [piece for pieces in state.pieces.values() for piece in pieces]
-    entries = sum(piece.entries for piece in live)
-    statistics = policy.statistics_of(state)
+    status, settings, statistics = store_status(store, last=0), store.settings, policy.statistics_of(store.log.state)
     field = settings.get("expiry.field")
     return JobReport(
         made=format_time((time.time_ns() // 1_000_000_000 * 1_000_000) if now_us is None else now_us),
         version=__version__,
         name=store.root.name if store.config is None else store.config.name,
-        store_id=manifest.store_id,
-        created=format_time(manifest.created_us),
+        store_id=status.store_id,
+        created=status.created,
         key=tuple(column.name for column in store.key_columns),
         expiry=f"{settings['expiry.by']}{f' on {field.split()[0]}' if field else ''}",
         lookup=str(settings["expiry.lookup"]),
-        is_time=scale.is_time,
-        windows=state.next_window,
-        rows=rows,
-        counts=counts,
-        reasons=dict(sorted(state.reason_totals.items(), key=lambda item: (-item[1], item[0]))),
-        latest_point=scale.shown(state.latest_point),
-        entries=entries,
-        pieces=len(live),
-        size_bytes=sum(piece.length for piece in live),
+        is_time=store.scale.is_time,
+        windows=status.windows,
+        rows=status.rows,
+        counts=status.counts,
+        reasons=status.reasons,
+        latest_point=status.latest_point,
+        entries=status.entries,
+        pieces=status.pieces,
+        size_bytes=sum(piece.length for pieces in store.log.state.pieces.values() for piece in pieces),
         lateness=_spans(statistics.lateness),
         distance=_spans(statistics.distance),
         age=_spans(statistics.age),
-        health=job_health(store),
-        leaks=stored_figures(store.log.root),
-        courses=_courses(read_history(store.root, manifest.store_id), is_time=scale.is_time),
+        health=status.health,
+        leaks=status.leaks,
+        courses=_courses(read_history(store.root, status.store_id), is_time=store.scale.is_time),
     )
 
 
@@ -160,12 +154,11 @@ def shown_steps(steps: float | None, *, is_time: bool) -> str:
 
 
 def _spans(spans: SpanCounts) -> Spans:
-    return Spans(tuple(zip((*BOUNDS_S, None), spans.counts, strict=True)), _finite(spans, 0.5), _finite(spans, 0.99))
-
-
-def _finite(spans: SpanCounts, share: float) -> float | None:
-    end = spans.quantile_s(share)
-    return None if end is None or end == float("inf") else end
+    return Spans(
+        tuple(zip((*BOUNDS_S, None), spans.counts, strict=True)),
+        finite_quantile(spans, 0.5),
+        finite_quantile(spans, 0.99),
+    )
 
 
 def _courses(levels: Sequence[Sequence[Sample]], *, is_time: bool) -> tuple[Course, ...]:

@@ -54,7 +54,6 @@ class Check(Enum):
     OUTPUTS_TWICE = "outputs.twice", Level.DAMAGE, "no output is there twice"
     MARKS_STORE = "marks.store", Level.DISORDER, "the marks of the ports are of this store"
     MARKS_AHEAD = "marks.ahead", Level.DAMAGE, "up to the published mark, every port shows every window"
-    UNSETTLED = "unsettled", Level.DISORDER, "a job that has ended leaves no half-done step and no orphans"
 
     id: str
     level: Level
@@ -85,19 +84,6 @@ class Finding(AsJson):
         """A finding whose values are shown as people read them, cut where they are long."""
         return cls(check, what, str(file), offset, _shown(expected), _shown(found))
 
-    @classmethod
-    def of_error(cls, check: Check, error: Exception, what: str = "", *, file: object = "") -> Finding:
-        """An error while reading, as a finding. `what` says what was read, `file` where, for errors that do not.
-
-        Backends name files from the store's root on: then `file` is the whole path.
-        """
-        if isinstance(error, CorruptionError):
-            reported = f"{what}: {error.what}" if what else error.what
-            file = error.file if not file or error.file.startswith("/") else file
-            return cls.of(check, reported, file=file, offset=error.offset, expected=error.expected, found=error.found)
-        expected = "a format that this release reads" if isinstance(error, UnknownFormatError) else "a readable file"
-        return cls.of(check, what or "cannot be read", file=file, expected=expected, found=error)
-
     @property
     def level(self) -> str:
         """How bad it is."""
@@ -113,20 +99,12 @@ class Finding(AsJson):
         return f"{self.check.id}: {self.file}{at}: {self.what}: expected {self.expected}, found {self.found}"
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something harmless. `is_unsettled`: a job that has ended, and is not to be started again, would not leave it."""
-
-    text: str
-    is_unsettled: bool = False
-
-
 @dataclass
 class Findings:
     """The findings of one pass over a store. `ran` are the checks that read everything they had to."""
 
     found: list[Finding] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     ran: set[Check] = field(default_factory=set)
     skipped: dict[Check, str] = field(default_factory=dict)
     unlisted: dict[Check, int] = field(default_factory=dict)
@@ -142,16 +120,23 @@ class Findings:
         """One more, as `Finding.of` makes it."""
         self.add(Finding.of(check, what, file=file, offset=offset, expected=expected, found=found))
 
-    def expect(
-        self, check: Check, what: str, *, file: object, offset: int = 0, expected: object, found: object
-    ) -> None:
+    def expect(self, check: Check, what: str, *, file: object, expected: object, found: object) -> None:
         """One more when the two values differ."""
         if expected != found:
-            self.wrong(check, what, file=file, offset=offset, expected=expected, found=found)
+            self.wrong(check, what, file=file, expected=expected, found=found)
 
     def failed(self, check: Check, error: Exception, what: str = "", *, file: object = "") -> None:
-        """One more, of an error while reading; see `Finding.of_error`."""
-        self.add(Finding.of_error(check, error, what, file=file))
+        """One more, of an error while reading. `what` says what was read, `file` where, for errors that do not.
+
+        Backends name files from the store's root on: then `file` is the whole path.
+        """
+        if isinstance(error, CorruptionError):
+            reported = f"{what}: {error.what}" if what else error.what
+            file = error.file if not file or error.file.startswith("/") else file
+            self.wrong(check, reported, file=file, offset=error.offset, expected=error.expected, found=error.found)
+            return
+        expected = "a format that this release reads" if isinstance(error, UnknownFormatError) else "a readable file"
+        self.wrong(check, what or "cannot be read", file=file, expected=expected, found=error)
 
     def run(self, *checks: Check) -> None:
         """These checks were made, with or without findings."""
@@ -162,9 +147,9 @@ class Findings:
         for check in checks:
             self.skipped.setdefault(check, why)
 
-    def note(self, text: str, *, is_unsettled: bool = False) -> None:
+    def note(self, text: str) -> None:
         """Harmless, but worth a line."""
-        self.notes.append(Note(text, is_unsettled))
+        self.notes.append(text)
 
     def join(self, other: Findings) -> None:
         """Add the findings of another pass."""

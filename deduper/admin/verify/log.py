@@ -248,8 +248,7 @@ def _check_snapshot(run: _Run, record: LogRecord, file: str, findings: Findings)
     stated = record.body.state
     for name in (each.name for each in fields(LogState)):
         folded, found = getattr(run.state, name), getattr(stated, name)
-        is_of_version_1 = name in ("lineage", "root") and not stated.lineage
-        if folded != found and not is_of_version_1:
+        if folded != found:
             expected, shown = _difference(folded, found)
             findings.wrong(Check.LOG_SNAPSHOTS, f"snapshot: {name}", file=file, expected=expected, found=shown)
 

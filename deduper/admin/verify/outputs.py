@@ -24,7 +24,7 @@ from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from bucket_store.places.reading import open_file
 from deduper.admin.open_store import OpenStore
-from deduper.admin.storage import is_file
+from deduper.admin.orphans import is_file
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import LogHistory
 from deduper.sinks.names import PUBLISHED, STAGING, FinalName, Format, is_data_file, topic_of
@@ -72,10 +72,7 @@ def check_outputs(store: OpenStore, state: LogState, history: LogHistory, findin
         findings.note(f"{found.taken} published files are gone from their ports: readers have taken them")
     waiting = [window for window in described if found.published < window < state.next_window]
     if waiting:
-        findings.note(
-            f"windows {min(waiting)} to {max(waiting)} are committed and not yet marked as published",
-            is_unsettled=True,
-        )
+        findings.note(f"windows {min(waiting)} to {max(waiting)} are committed and not yet marked as published")
     return found
 
 
@@ -106,7 +103,7 @@ def _published(store: OpenStore, state: LogState, findings: Findings) -> int:
             )
     if len(set(windows.values())) > 1:
         listed = ", ".join(f"{whose} {'none' if window is None else window}" for whose, window in windows.items())
-        findings.note(f"the marks differ, as between two steps of a window: {listed}", is_unsettled=True)
+        findings.note(f"the marks differ, as between two steps of a window: {listed}")
     return max([state.published_through, *(window for window in windows.values() if window is not None)])
 
 
@@ -119,7 +116,7 @@ def _mark(path: Place, findings: Findings) -> Published | None:
     except FileNotFoundError:
         return None
     except (StoreError, OSError) as error:
-        findings.note(f"a damaged mark counts as absent until the next window: {error}", is_unsettled=True)
+        findings.note(f"a damaged mark counts as absent until the next window: {error}")
         return None
     return mark
 

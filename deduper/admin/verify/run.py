@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
 from bucket_store.framing import unframe
@@ -34,9 +34,8 @@ from bucket_store.log.profile import decode_profiles
 from bucket_store.log.records import LogState
 from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore, named_store, open_store, root_of
-from deduper.admin.orphans import Orphan, OrphanKind, orphans
-from deduper.admin.storage import inside
-from deduper.admin.verify.findings import Check, Finding, Findings, Level, Note, confirmed
+from deduper.admin.orphans import Orphan, OrphanKind, inside, orphans
+from deduper.admin.verify.findings import Check, Finding, Findings, Level, confirmed
 from deduper.admin.verify.keys import check_keys, slice_edges
 from deduper.admin.verify.log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
 from deduper.admin.verify.outputs import OUTPUTS_CHECKS, PublishedFiles, check_outputs
@@ -46,10 +45,6 @@ from deduper.errors import ExitCode
 from deduper.window import policy
 
 _T = TypeVar("_T")
-
-FOR_TESTS = frozenset({Check.UNSETTLED})
-"""Checks that only tests request; otherwise they do not count as missing."""
-_UNSETTLED_KINDS = (OrphanKind.PIECE, OrphanKind.SOURCES, OrphanKind.STAGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,7 @@ class Verification(AsJson):
     store: str
     findings: tuple[Finding, ...]
     unlisted: Mapping[Check, int] = field(default_factory=dict)
-    notes: tuple[Note, ...] = ()
+    notes: tuple[str, ...] = ()
     ran: frozenset[Check] = frozenset()
     skipped: Mapping[Check, str] = field(default_factory=dict)
     orphans: tuple[Orphan, ...] = ()
@@ -103,11 +98,10 @@ class Verification(AsJson):
 
     @property
     def checks(self) -> tuple[CheckResult, ...]:
-        """All that could have been made."""
-        checks = [check for check in Check if check in self.ran or check not in FOR_TESTS]
+        """All of them, made or not."""
         return tuple(
             CheckResult(check, check.promise, check in self.ran, self._count_of(check), self.skipped.get(check))
-            for check in checks
+            for check in Check
         )
 
     @property
@@ -115,10 +109,6 @@ class Verification(AsJson):
         """OK, INTEGRITY when stored bytes, counts or keys are wrong, UNHEALTHY when only order is missing."""
         levels = {finding.check.level for finding in self.findings}
         return ExitCode.INTEGRITY if Level.DAMAGE in levels else ExitCode.UNHEALTHY if levels else ExitCode.OK
-
-    def to_json(self) -> dict[str, Any]:
-        """As `AsJson`, and of a note its text."""
-        return AsJson.to_json(self) | {"notes": [note.text for note in self.notes]}
 
     def _count_of(self, check: Check) -> int:
         return sum(finding.check is check for finding in self.findings) + self.unlisted.get(check, 0)
@@ -137,12 +127,8 @@ def verify_target(target: str) -> Verification:
     return verify_store(store)
 
 
-def verify_store(store: OpenStore, *, settled: bool = False) -> Verification:
-    """Every check over the whole store and, with the job's config (`store.config`), its outputs.
-
-    `settled`, for tests: the job has ended and everything must be tidy, so that half-done steps and orphans are
-    findings too.
-    """
+def verify_store(store: OpenStore) -> Verification:
+    """Every check over the whole store and, with the job's config (`store.config`), its outputs."""
     findings = Findings()
     findings.run(Check.MANIFEST)
     manifest = store.log.manifest
@@ -155,8 +141,6 @@ def verify_store(store: OpenStore, *, settled: bool = False) -> Verification:
     found_orphans = _orphans(store, findings)
     files = _outputs(store, history, findings)
     _check_heart(store, history, findings)
-    if settled:
-        _check_settled(store, found_orphans, findings)
     return Verification(
         store=store.url,
         findings=tuple(findings.found),
@@ -250,7 +234,7 @@ def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> N
     beat = read_beat(store.root)
     claim = history.last_claim
     if beat is not None:
-        findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed", is_unsettled=True)
+        findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed")
         if claim is not None and claim.owner != beat.owner:
             findings.note(f"the newest claim, of epoch {claim.epoch}, is {claim.owner}'s, the heartbeat {beat.owner}'s")
     # What is replaced whole and never synced may be torn by a power cut: it counts as absent then.
@@ -263,7 +247,7 @@ def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> N
         except FileNotFoundError:
             continue
         except StoreError as error:
-            findings.note(f"damaged, and counts as absent: {error}", is_unsettled=True)
+            findings.note(f"damaged, and counts as absent: {error}")
     # For people: no promise rests on them, and the next window, or the next end, rewrites them.
     for name, decoded in {PROFILE_NAME: decode_profiles, ENDED_NAME: decode_end}.items():
         try:
@@ -272,16 +256,6 @@ def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> N
             pass
         except (StoreError, ValueError) as error:
             findings.note(f"damaged, and counts as absent: {error}")
-
-
-def _check_settled(store: OpenStore, found_orphans: tuple[Orphan, ...], findings: Findings) -> None:
-    findings.run(Check.UNSETTLED)
-    for note in findings.notes:
-        if note.is_unsettled:
-            findings.wrong(Check.UNSETTLED, note.text, file=store.root, expected="all done", found="not all done")
-    for orphan in found_orphans:
-        if orphan.kind in _UNSETTLED_KINDS:
-            findings.wrong(Check.UNSETTLED, orphan.why, file=orphan.path, expected="nothing", found=orphan.kind.value)
 
 
 def _unopened(root: Place, error: StoreError) -> Verification:

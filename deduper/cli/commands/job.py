@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
 from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -31,9 +31,6 @@ from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode, UsageError
 from deduper.sinks.publish_state import OnUnknown
 
-if TYPE_CHECKING:
-    from deduper.window.progress import BatchProgress
-
 
 class ReplayOrder(StrEnum):
     """The values of `replay --order`."""
@@ -48,7 +45,6 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
     """Write a commented config file to start from."""
-    from deduper.cli.starter import starter_config
     from deduper.cli.terminal import say
 
     name = re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-._") or "deduper"
@@ -60,6 +56,12 @@ def init(
     except FileNotFoundError:
         raise UsageError(f"{file.parent}: there is no such folder; make it (mkdir -p {file.parent})") from None
     say(f"{file} is written. Set `source`, `key` and `expiry`, then:\n  deduper check {file}", err=False)
+
+
+def starter_config(file: str, name: str) -> str:
+    """A first configuration for a job of this name, to be written to `file`; it is valid as it stands."""
+    text = files("deduper.cli").joinpath("starter.yaml").read_text("utf-8")
+    return text.replace("{file}", file).replace("{name}", name)
 
 
 @command(app, "quickstart", *BASIC, ExitCode.UNHEALTHY, panel=Panel.RUN)
@@ -205,7 +207,7 @@ def run(
         return
     loaded = load_config(config, overrides=overrides or ())
 
-    from deduper.cli.terminal import Messages, say
+    from deduper.cli.terminal import Messages, WindowLines, answer_console, say
     from deduper.service.job import run as run_job
     from deduper.service.logs import configure_logging
     from deduper.window.progress import json_line, summary_line
@@ -219,7 +221,7 @@ def run(
         max_windows=max_windows,
         take_over=take_over,
         unpublished=unpublished,
-        on_progress=_progress_printer(as_json=as_json, verbose=verbose),
+        on_progress=WindowLines(answer_console(), as_json=as_json, verbose=verbose),
     )
     if as_json:
         typer.echo(json_line(summary.to_json()))
@@ -285,7 +287,7 @@ def replay(
 
     keep_few_arenas()
 
-    from deduper.cli.terminal import Messages
+    from deduper.cli.terminal import Messages, WindowLines, answer_console
     from deduper.cli.views.replay import render_replay
     from deduper.replay.run import plan_replay
     from deduper.replay.run import replay as run_replay
@@ -301,7 +303,7 @@ def replay(
     own = None if in_place else (out or config.parent / folder).absolute()
     asked = Asked(own, start, end, None if order is None else order.value)
     configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
-    on_progress = (lambda _: None) if as_json else _progress_printer(as_json=False, verbose=verbose)
+    on_progress = (lambda _: None) if as_json else WindowLines(answer_console(), verbose=verbose)
     if compare is not None:
         from deduper.cli.views.replay import render_comparison
         from deduper.replay.compare import compare as run_comparison
@@ -369,23 +371,3 @@ def _run_stream(
         typer.echo(json_line({"event": "summary", **summary.to_json(), "seconds": round(summary.seconds, 3)}))
     else:
         say(summary_line(summary), err=False)
-
-
-def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgress], None]:
-    from deduper.cli.terminal import WindowLines, answer_console
-    from deduper.window.progress import json_line, phases_line
-
-    console = answer_console()
-    lines = WindowLines(console)
-
-    def print_progress(progress: BatchProgress) -> None:
-        if as_json:
-            typer.echo(json_line(progress.to_json()))
-        else:
-            lines.add(progress)
-            if verbose and progress.phases:
-                console.print("    " + phases_line(progress), style="dim", soft_wrap=True)
-        # Through a pipe too, a window's line is readable as soon as the window is done.
-        sys.stdout.flush()
-
-    return print_progress

@@ -238,8 +238,8 @@ def seed(
     from deduper.spark.allocator import keep_few_arenas
 
     keep_few_arenas()
-    from deduper.cli.terminal import Messages
-    from deduper.cli.views.move import progress_printer, render_seed
+    from deduper.cli.terminal import Messages, WindowLines, answer_console
+    from deduper.cli.views.move import render_seed
     from deduper.config.load import load_config
     from deduper.seeding import run as seeding
     from deduper.seeding.source import SeedInput
@@ -260,7 +260,8 @@ def seed(
     statement = None if since is None else seeding.Statement.of(since, loaded)
     configure_logging(as_json=as_json, verbose=verbose, handler=Messages)
     if execute:
-        report = seeding.seed(loaded, given, statement, on_progress=progress_printer(is_quiet=as_json))
+        on_progress = (lambda _: None) if as_json else WindowLines(answer_console(err=True))
+        report = seeding.seed(loaded, given, statement, on_progress=on_progress)
     else:
         report = seeding.plan_seed(loaded, given, statement)
     answer(report, render_seed, as_json=as_json)

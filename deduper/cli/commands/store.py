@@ -148,7 +148,7 @@ def _show_status(
 def _show_window(store: str, window: int, *, as_json: bool) -> None:
     from deduper.admin.inspect import inspect_window
     from deduper.admin.open_store import open_store
-    from deduper.cli.views.inspect import render_window
+    from deduper.cli.views.contents import render_window
 
     answer(inspect_window(open_store(store), window), render_window, as_json=as_json)
 
@@ -156,7 +156,7 @@ def _show_window(store: str, window: int, *, as_json: bool) -> None:
 def _show_bucket(store: str, bucket: str, *, as_json: bool) -> None:
     from deduper.admin.inspect import bucket_of, inspect_bucket
     from deduper.admin.open_store import open_store
-    from deduper.cli.views.inspect import render_bucket
+    from deduper.cli.views.contents import render_bucket
 
     opened = open_store(store)
     answer(inspect_bucket(opened, bucket_of(opened, bucket)), render_bucket, as_json=as_json)
@@ -165,7 +165,7 @@ def _show_bucket(store: str, bucket: str, *, as_json: bool) -> None:
 def _show_conflicts(store: str, *, values: bool, as_json: bool) -> None:
     from deduper.admin.keys.conflicts import conflicts_of
     from deduper.admin.open_store import open_store
-    from deduper.cli.views.explain import render_conflicts
+    from deduper.cli.views.contents import render_conflicts
 
     answer(conflicts_of(open_store(store), values=values), render_conflicts, as_json=as_json)
 
@@ -173,10 +173,10 @@ def _show_conflicts(store: str, *, values: bool, as_json: bool) -> None:
 def _show_over_time(store: str, page: Path | None, *, as_json: bool) -> None:
     from deduper.admin.open_store import open_store
     from deduper.admin.report.collect import report_of
-    from deduper.cli.views.report import render
+    from deduper.cli.views.status import render_over_time
 
     found = report_of(open_store(store))
-    answer(found, render, as_json=as_json)
+    answer(found, render_over_time, as_json=as_json)
     if page is not None:
         from deduper.admin.report.page import page as page_of
 
@@ -219,7 +219,7 @@ def explain(
     from deduper.admin.keys import explain as explaining
     from deduper.admin.keys.values import parse_expiry, parse_key
     from deduper.admin.open_store import open_store
-    from deduper.cli.views.explain import ScanProgress, render
+    from deduper.cli.views.contents import ScanProgress, render_explanation
 
     opened = open_store(store)
     since_us = None if since is None else explaining.since(since)
@@ -236,7 +236,7 @@ def explain(
         raise UsageError(str(error)) from error
     finally:
         progress.end()
-    answer(found, render, as_json=as_json)
+    answer(found, render_explanation, as_json=as_json)
 
 
 @command(app, "errors", *READING, panel=Panel.LOOK)
@@ -268,7 +268,7 @@ def errors(
     from deduper.admin.errors.export import export_errors
     from deduper.admin.errors.report import errors_report
     from deduper.admin.open_store import open_store
-    from deduper.cli.views.inspect import render_errors, render_export
+    from deduper.cli.views.contents import render_errors, render_export
 
     opened, windows = open_store(store), windows_of(window)
     if last is not None:

@@ -16,11 +16,11 @@ from deduper.cli.command import (
     JsonOption,
     Panel,
     VerboseOption,
+    Words,
     answer,
     app,
     command,
 )
-from deduper.cli.words import Words
 from deduper.errors import ExitCode
 
 table_app = typer.Typer(

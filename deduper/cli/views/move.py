@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,7 +17,6 @@ from deduper.admin.move.reshard import ReshardReport
 from deduper.admin.move.rewind import ASIDE, RewindReport
 from deduper.cli.terminal import pairs
 from deduper.units import approximate_size, counted
-from deduper.window.progress import BatchProgress, progress_line
 
 if TYPE_CHECKING:
     from deduper.seeding.run import SeedReport
@@ -129,16 +127,6 @@ def render_rewind(report: RewindReport) -> list[RenderableType]:
     else:
         verdict = Text("repeat with --execute, no job running", "yellow")
     return [*answers, pairs([*rows, ("verdict", verdict)])]
-
-
-def progress_printer(*, is_quiet: bool) -> Callable[[BatchProgress], None]:
-    """Prints a line for each window, on standard error."""
-
-    def shown(progress: BatchProgress) -> None:
-        if not is_quiet:
-            typer.echo(progress_line(progress), err=True)
-
-    return shown
 
 
 def render_seed(report: SeedReport) -> list[RenderableType]:

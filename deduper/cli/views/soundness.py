@@ -10,7 +10,7 @@ from rich.text import Text
 
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.orphans import OrphanKind
-from deduper.admin.verify.run import FOR_TESTS, Verification
+from deduper.admin.verify.run import Verification
 from deduper.cli.terminal import pairs, table
 from deduper.diagnostics import Severity
 from deduper.errors import ExitCode
@@ -36,7 +36,7 @@ def render_verify(report: Verification) -> list[RenderableType]:
     lines += [
         Text(f"{check.id}: and {count:,} more of this kind", style="red") for check, count in report.unlisted.items()
     ]
-    lines += [Text(f"note: {note.text}", style="yellow") for note in report.notes]
+    lines += [Text(f"note: {note}", style="yellow") for note in report.notes]
     lines.append(
         pairs(
             [
@@ -87,8 +87,7 @@ def _orphans_line(report: Verification) -> str:
 def _skipped_lines(report: Verification) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for check, why in report.skipped.items():
-        if check not in FOR_TESTS:
-            by_reason.setdefault(why, []).append(check.id)
+        by_reason.setdefault(why, []).append(check.id)
     return [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]
 
 

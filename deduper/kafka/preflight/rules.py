@@ -14,8 +14,79 @@ from deduper.config.kafka.options import connection_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, error, near, note, warning
-from deduper.kafka.preflight.described import Cluster, Topic
 from deduper.units import approximate_size, format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The result of probing one bootstrap server. `lasts`: no waiting mends the error."""
+
+    address: str
+    error: str = ""
+    lasts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of the job. `rights` and `settings` are None when the cluster does not report them."""
+
+    name: str
+    is_there: bool = True
+    is_denied: bool = False
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
+    rights: frozenset[str] | None = None
+    settings: Mapping[str, str] | None = None
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+        return len(self.replicas)
+
+    def number(self, name: str) -> int | None:
+        """A setting that is a number; None when it is not known."""
+        return _number(self.settings, name)
+
+    def text(self, name: str) -> str | None:
+        """A setting; None when it is not known."""
+        return None if self.settings is None else self.settings.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster as its brokers describe it to one access. An answer that is missing is None, never a guess.
+
+    `refusal`: why the login was refused. `silence`: why no question was answered, which may pass. `unseen`: why only
+    Spark can ask. `groups` has the rights on each group of the job, `transactions` why a transactional id
+    was refused: None if it was not.
+    """
+
+    servers: tuple[Server, ...] = ()
+    refusal: str = ""
+    silence: str = ""
+    unseen: str = ""
+    cluster_id: str | None = None
+    brokers: int = 0
+    names: frozenset[str] = frozenset()
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    groups: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+    settings: Mapping[str, str] | None = None
+    transactions: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether one of the servers answers."""
+        return any(not server.error for server in self.servers)
+
+    def number(self, name: str) -> int | None:
+        """A broker's setting that is a number; None when it is not known."""
+        return _number(self.settings, name)
+
+
+def _number(settings: Mapping[str, str] | None, name: str) -> int | None:
+    value = None if settings is None else settings.get(name)
+    return int(value) if value is not None and value.lstrip("-").isdecimal() else None
+
 
 HEADER_BYTES = 300
 """About how many bytes the job's headers add to a record."""
@@ -67,14 +138,17 @@ def probe_id(job: str, port: str) -> str:
 
 def transaction_timeout_ms(sink: KafkaSink) -> int:
     """The time for which a transaction of a port may stay open, in ms."""
-    text = sink.options.get("librdkafka.transaction.timeout.ms") or sink.options.get("kafka.transaction.timeout.ms")
-    return int(text) if text is not None and text.isdecimal() else TRANSACTION_TIMEOUT_MS
+    return _option(sink, "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
 
 
 def batch_bytes(sink: KafkaSink) -> int:
     """The size up to which records of a port with transactions are sent as one batch."""
-    text = sink.options.get("librdkafka.batch.size") or sink.options.get("kafka.batch.size")
-    return int(text) if text is not None and text.isdecimal() else _BATCH_BYTES
+    return _option(sink, "batch.size", _BATCH_BYTES)
+
+
+def _option(sink: KafkaSink, name: str, default: int) -> int:
+    text = sink.options.get(f"librdkafka.{name}") or sink.options.get(f"kafka.{name}")
+    return int(text) if text is not None and text.isdecimal() else default
 
 
 def kafka_diagnostics(config: Config, seen: list[tuple[Access, Cluster]]) -> list[Diagnostic]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -109,6 +109,18 @@ def require_types(aggregates: Mapping[str, AnyAggregate], types: Mapping[str, pa
             raise UsageError(
                 f"{name}: {kind} takes values with an order, and `{column}` is {found}; take one of its fields"
             )
+
+
+def require_free_names(names: Iterable[str], columns: Iterable[str]) -> None:
+    """Refuse names of answers that the rows have for a column, in any case of letters.
+
+    Raises:
+        UsageError: naming the first of them.
+    """
+    taken = {column.lower() for column in columns}
+    for name in names:
+        if name.lower() in taken:
+            raise UsageError(f"aggregate `{name}` has the name of a column; write another name for it")
 
 
 def is_number(found: pa.DataType) -> bool:

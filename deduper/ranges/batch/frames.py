@@ -25,15 +25,15 @@ from deduper.ranges.aggregate.aggregates import (
     Own,
     answer_type,
     parse_aggregate,
+    require_free_names,
     require_types,
 )
 from deduper.ranges.aggregate.points import ENDS
 from deduper.ranges.batch.bad_rows import TIMES, FrameSide, event_reasons, range_reasons
-from deduper.ranges.batch.parts import in_parts, parts_for
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
-from deduper.ranges.batch.workers import Shared, arrow_columns, shared_by_workers
+from deduper.ranges.batch.workers import Shared, arrow_columns, in_parts, parts_for, shared_by_workers
 from deduper.sources.digest_columns import fast_digest
-from deduper.spark.arrow_map import map_in_arrow
+from deduper.spark.dataframes import map_in_arrow
 from deduper.spark.types import type_of_ddl
 
 INDEX_BYTES = 256 << 20
@@ -103,7 +103,7 @@ def range_aggregate(
         FrameSide("range", ranges, range_reasons(ranges, keys, start, end, longest_us), stops),
     )
     asked, indexed = (side.good() for side in (sides if per == "event" else reversed(sides)))
-    _require_free_names(asked, aggregates)
+    require_free_names(aggregates, asked.columns)
     types = {field.name: _arrow(field.dataType) for field in indexed.schema}
     require_types(aggregates, types, "ranges" if per == "event" else "events")
     work = Work(
@@ -223,13 +223,6 @@ def _answer_type(one: AnyAggregate, indexed: T.StructType) -> T.DataType:
         return from_arrow_type(answer_type(one, one.column and _arrow(indexed[one.column].dataType)))
     of_column = indexed[one.column].dataType
     return of_column if one.kind in OF_ONE else T.ArrayType(of_column)
-
-
-def _require_free_names(asked: DataFrame, aggregates: Mapping[str, AnyAggregate]) -> None:
-    taken = {column.lower() for column in asked.columns}
-    for name in aggregates:
-        if name.lower() in taken:
-            raise UsageError(f"aggregate `{name}` has the name of a column; write another name for it")
 
 
 def _require_columns(

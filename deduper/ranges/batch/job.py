@@ -27,7 +27,7 @@ from deduper.config.problems import suggestion
 from deduper.core.digest_kernels import array_digest
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import DeduperError, IntegrityError, UsageError, telling_where
-from deduper.ranges.aggregate.aggregates import require_types
+from deduper.ranges.aggregate.aggregates import require_free_names, require_types
 from deduper.ranges.aggregate.rows import event_reasons, first_reasons, range_reasons, whole
 from deduper.ranges.batch.settings import OutputFiles, RangeJob
 from deduper.ranges.batch.sides import FileSide, Piece, not_plain, schema_of, side_of
@@ -136,10 +136,7 @@ class _Sides:
         )
         types = {column.name: column.arrow for column in self.indexed.columns}
         require_types(aggregates, types, "ranges" if self._is_per_event else "events")
-        taken = {column.name.lower() for column in self.asked.columns}
-        for name in aggregates:
-            if name.lower() in taken:
-                raise UsageError(f"aggregate `{name}` has the name of a column; write another name for it")
+        require_free_names(aggregates, (column.name for column in self.asked.columns))
         self._schema = pa.schema([*schema_of(self.asked), *job.answer_types(types).items()])
         needed = {*job.on, *self.work.indexed_points, *(one.column for one in aggregates.values())}
         # A row that is kept as bad has all its columns.

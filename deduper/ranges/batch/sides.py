@@ -16,6 +16,7 @@ from deduper.errors import DeduperError, UsageError
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.tasks.readers.file_parts import FileFault
 from deduper.tasks.readers.parquet import opened_parquet
+from deduper.tasks.readers.path_columns import is_hidden
 from deduper.tasks.readers.text import require_lines, rows_of_lines
 from deduper.text.format import TextFormat
 
@@ -168,12 +169,12 @@ def listed(path: Path) -> list[str]:
         UsageError: there are none, or folders below.
     """
     entries = [path] if path.is_file() else sorted(path.iterdir())
-    found = [entry for entry in entries if not entry.name.startswith(("_", "."))]
+    found = [entry for entry in entries if not is_hidden(entry.name)]
     if not found:
         raise UsageError(f"{path} has no files; name a file, or a folder with some")
     if any(entry.is_dir() for entry in found):
         raise not_plain(f"{path} has folders below")
-    return [str(entry) for entry in found if not entry.name.endswith("._COPYING_")]
+    return [str(entry) for entry in found]
 
 
 def _column(path: str, field: pa.Field) -> DeclaredColumn:

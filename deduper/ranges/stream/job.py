@@ -85,6 +85,6 @@ def _metrics(job: StreamJob) -> contextlib.AbstractContextManager[StreamMetrics 
         return contextlib.nullcontext()
     # It loads more than a stream without a page needs.
     from deduper.ranges.stream.metrics import StreamMetrics
-    from deduper.service.metrics_server import serving_metrics
+    from deduper.service.window_metrics import serving_metrics
 
     return serving_metrics(job, job.metrics, wall_clock_us, StreamMetrics)

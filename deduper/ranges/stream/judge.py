@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from deduper.errors import IntegrityError, UsageError
-from deduper.ranges.aggregate.aggregates import require_types
+from deduper.ranges.aggregate.aggregates import require_free_names, require_types
 from deduper.ranges.aggregate.cells import Ids
 from deduper.ranges.aggregate.points import FIRST, Ints, as_points, closed_ranges
 from deduper.ranges.aggregate.range_index import Events
@@ -329,10 +329,7 @@ class _Window:
                 raise UsageError(
                     f"`{name}` of events is {of_events[name]}, `{of_range}` of ranges is {wanted}; cast one"
                 )
-        taken = {name.lower() for name in of_events}
-        for name in (*self._job.aggregates, WINDOW, HI, LO):
-            if name.lower() in taken:
-                raise UsageError(f"events have a column `{name}` already; give the aggregate another name")
+        require_free_names((*self._job.aggregates, WINDOW, HI, LO), of_events)
 
     # The end.
 

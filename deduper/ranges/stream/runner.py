@@ -30,7 +30,7 @@ from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError, UsageError, telling_where
-from deduper.preflight import folders, hadoop
+from deduper.preflight import folders
 from deduper.preflight.checks import raise_failure
 from deduper.preflight.folders import reachable
 from deduper.ranges.stream.events import EventLevel
@@ -110,7 +110,7 @@ def _require_places(job: StreamJob) -> None:
     written = {"store": job.store.place, **{port: sink.place for port, sink in job.file_ports.items()}}
     read = {side: one.place for side, one in job.folder_inputs.items() if not one.place.is_local}
     urls = [place.url for place in (*written.values(), *read.values())]
-    found = chain(hadoop.here(urls), folders.writable(written), *starmap(reachable, read.items()))
+    found = chain(folders.hadoop_here(urls), folders.writable(written), *starmap(reachable, read.items()))
     raise_failure(found)
 
 

@@ -14,7 +14,7 @@ from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.errors import SourceAwayError
 from deduper.sources.files.judged import FOLDER
-from deduper.sources.files.listing import Listing
+from deduper.sources.files.listing import Listing, unfinished
 from deduper.sources.files.seen_folders import SeenFolders, is_of_entry
 from deduper.sources.files.source_file import (
     ListedFile,
@@ -24,11 +24,9 @@ from deduper.sources.files.source_file import (
     stat,
     stat_files,
 )
-from deduper.sources.files.unfinished import unfinished
 from deduper.sources.protocol import BatchPartition, Parts
 from deduper.tasks.readers.file_parts import FileChanged, FilePart, FileReason
-from deduper.tasks.readers.reading_tasks import FileReading, PartRead, fault_of, read_file
-from deduper.tasks.readers.rounded_keys import RoundedKeys
+from deduper.tasks.readers.reading_tasks import FileReading, PartRead, RoundedKeys, fault_of, read_file
 
 logger = logging.getLogger(__name__)
 

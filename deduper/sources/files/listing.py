@@ -1,4 +1,6 @@
-"""Finds the files of a source: the names that Spark's own file source would find, without its memory of them.
+"""Finds the files of a source, and those of them that their writer has not finished.
+
+They are the names that Spark's own file source would find, without its memory of them:
 
 - A path without a pattern is a folder, or one file. A pattern is Hadoop's: `*`, `?`, `[a-z]`, `[^a]`, `{a,b}`, `\\*`;
   whatever it matches is a folder or a file again.
@@ -16,23 +18,31 @@ a file, and the next stat of it finds the same fault. Every other error means th
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from urllib.parse import unquote
 
 from wcmatch import glob
 
 from deduper.config.files import FilesSource
+from deduper.errors import SourceAwayError
 from deduper.sources.files.seen_folders import NOT_THERE, FolderId, SeenFolders, id_of, is_of_entry
+from deduper.sources.files.source_file import ListedFile
 
 _PATTERN_CHARACTERS = "*?[{\\"
 _PATTERN = glob.BRACE | glob.DOTMATCH | glob.NODOTDIR | glob.FORCEUNIX
 
-
 _FULL_EVERY_S = 60.0
 _SETTLED_NS = 2_000_000_000
 """A folder whose last change is older gets another time by its next one, whatever the resolution of times."""
+
+_YOUNG_S = 60.0
+_END = b"PAR1"
+_LOG, _COMPACT = "_spark_metadata", ".compact"
 
 _Folders = dict[str, tuple[tuple[int, FolderId], tuple[str, ...]]]
 """Of each folder, at its last reading: modification time in ns, device and inode, and its partition folders."""
@@ -207,3 +217,61 @@ def _is_hidden(name: str) -> bool:
 
 def _is_partition(name: str) -> bool:
     return "=" in name and not name.startswith((".", "="))
+
+
+def unfinished(files: Iterable[ListedFile], root: Path, *, is_parquet: bool) -> set[str]:
+    """The paths of files that their writer has not finished: no window takes them yet. `root` is the source's folder.
+
+    - An empty file: were it judged, what its writer adds would never be read.
+    - A Parquet file without its end that is younger than a minute. An older one is an error.
+    - A file in a folder of Spark's file sink, which writes in place, that the sink's log (`_spark_metadata`) does not
+      list yet, or never will: of an attempt that failed. Spark's own reader leaves these out too.
+
+    Raises:
+        OSError, SourceAwayError: the log of a sink cannot be read.
+    """
+    names: dict[str, frozenset[str] | None] = {}
+    found = set()
+    for file in files:
+        folder, _, name = file.path.rpartition("/")
+        if folder not in names:
+            names[folder] = _names_above(Path(folder), root)
+        listed = names[folder]
+        if not file.size_bytes or (listed is not None and name not in listed) or (is_parquet and _lacks_end(file)):
+            found.add(file.path)
+    return found
+
+
+def _lacks_end(file: ListedFile) -> bool:
+    if time.time() - file.modified_ms / 1000 > _YOUNG_S:
+        return False
+    try:
+        with open(os.fsencode(file.path), "rb") as stream:  # noqa: PTH123  a name may be no UTF-8
+            stream.seek(-min(len(_END), file.size_bytes), os.SEEK_END)
+            return stream.read() != _END
+    except OSError:
+        return False  # the window that takes it says what is wrong
+
+
+def _names_above(folder: Path, root: Path) -> frozenset[str] | None:
+    """The names in the log of the sink that writes a folder, which lies beside or above its partition folders."""
+    for above in (folder, *folder.parents):
+        names = _names_in(above / _LOG)
+        if names is not None or above == root:
+            return names
+    return None
+
+
+def _names_in(log: Path) -> frozenset[str] | None:
+    """The names that a sink's log has; None without one. A compact file has those of all before it."""
+    try:
+        files = os.listdir(log)  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    newest = max((int(name.removesuffix(_COMPACT)) for name in files if name.endswith(_COMPACT)), default=-1)
+    wanted = [name for name in files if name == f"{newest}{_COMPACT}" or (name.isdecimal() and int(name) > newest)]
+    lines = [line for name in wanted for line in (log / name).read_text("utf-8").splitlines()[1:] if line]
+    try:
+        return frozenset(unquote(json.loads(line)["path"]).rpartition("/")[2] for line in lines)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise SourceAwayError(f"{log}: the log of Spark's file sink cannot be read: {exc}") from exc

@@ -46,8 +46,7 @@ from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.time_order import TimeOrder
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, Parts, SourceBatch
-from deduper.tasks.readers.reading_tasks import PartRead, read_part
-from deduper.tasks.readers.rounded_keys import RoundedKeys
+from deduper.tasks.readers.reading_tasks import PartRead, RoundedKeys, read_part
 
 logger = logging.getLogger(__name__)
 
@@ -208,8 +207,9 @@ class KafkaBatches:
         self._report(losses)
         self._ends, _ = after_losses(self._ends, held)
         begun = self._cluster.configured_start(held) if self._is_new else held.earliest
-        # Only the end moves meanwhile.
-        self._is_recorded = not self._is_new or not self._source.may_begin_at_ends
+        # Only the end moves meanwhile. A loss that no commit has is forgotten by the next start: what is written to
+        # offsets that were cut off would count as judged.
+        self._is_recorded = not losses and not (self._is_new and self._source.may_begin_at_ends)
         # From here on a recreated topic is recognized, also before the first window.
         for place in held.earliest:
             if place not in self._ends and place in begun:

@@ -84,7 +84,9 @@ class BrokerWatch:
         """
         if not isinstance(failure, SourceAwayError):
             raise failure
-        while not self.is_over(failure):
+        is_over = False
+        while not is_over:
+            is_over = self.is_over(failure)
             if self._stop.is_set():
                 raise StopRequested("a stop was requested while the brokers were away") from failure
         self.silence_s = min(2 * self.silence_s, _LONGEST_SILENCE_S)

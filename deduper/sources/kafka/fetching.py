@@ -24,8 +24,19 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deduper.errors import DeduperError, IntegrityError, SourceAwayError
 from deduper.kafka.client import QUIET
+from deduper.kafka.commands import committed_ranges
 from deduper.kafka.error_actions import error_of, reading_error
-from deduper.sources.kafka.partition_queue import MOST_RECORDS, OFFSET, Event, PartitionQueue
+from deduper.kafka.errors import BrokerUnavailableError
+from deduper.sources.kafka.partition_queue import (
+    HEADERS,
+    KEY,
+    MOST_RECORDS,
+    OFFSET,
+    TIMESTAMP,
+    VALUE,
+    Event,
+    PartitionQueue,
+)
 
 _MOST_BYTES: Final = 16 << 20
 _STEP_MS: Final = 50
@@ -189,3 +200,52 @@ def _reader(client: Mapping[str, str]) -> _RangeReader:
 def close() -> None:
     """Close this process' consumer, if there is one."""
     _readers.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A record of a topic; its headers in their order. `timestamp_ms` is negative where it has none."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def header(self, name: str) -> str | None:
+        """The last header of this name as text."""
+        found = next((value for key, value in reversed(self.headers) if key == name), None)
+        return None if found is None else found.decode("utf-8", "replace")
+
+
+def whole_topic(client: Mapping[str, str], topic: str) -> Iterator[tuple[RangePart, pa.RecordBatch]]:
+    """All committed records of a topic that the brokers hold, up to its ends now; for commands.
+
+    Batches of `partition_queue.SCHEMA`, each of one range, in the order of each partition.
+
+    Raises:
+        BrokerUnavailableError: the records do not come as the brokers have promised them.
+        TopicMissingError, KafkaDeniedError: as `committed_ranges`.
+        IntegrityError: as `fetched`.
+    """
+    options = {**client, "isolation.level": "read_committed"}
+    for number, (first, end) in committed_ranges(client, topic).items():
+        part = RangePart(topic, number, first, end, 0, 0)
+        try:
+            for batch in fetched(options, part, True):
+                yield part, batch
+        except SourceAwayError as exc:
+            raise BrokerUnavailableError(f"topic {topic}: {exc}") from exc
+
+
+def records_of(part: RangePart, batch: pa.RecordBatch) -> Iterator[TopicRecord]:
+    """The records of a batch, one by one."""
+    for row in batch.to_pylist():
+        headers = tuple((name_of(one["name"]), one["value"]) for one in row[HEADERS] or ())
+        yield TopicRecord(part.partition, row[OFFSET], row[TIMESTAMP], row[KEY], row[VALUE], headers)
+
+
+def name_of(header: bytes | None) -> str:
+    """The name of a header, as Java has one that is no UTF-8."""
+    return (header or b"").decode("utf-8", "replace")

@@ -9,8 +9,7 @@ from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.kafka.client import consumer_options
 from deduper.sources.declared_columns import declared
-from deduper.sources.kafka.avro_values import AvroFormat
-from deduper.sources.kafka.topic_reading import RecordFormat, TopicReading
+from deduper.sources.kafka.topic_reading import AvroFormat, RecordFormat, TopicReading
 from deduper.text.format import TextFormat
 
 

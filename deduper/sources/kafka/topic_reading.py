@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from pyarrow import compute as pc
 
 from deduper.arrow_columns import DeclaredColumn
-from deduper.avro.decode import Decoded
+from deduper.avro.decode import Decoded, Program, decode
+from deduper.avro.framing import HEADER_BYTES, framed, schema_ids
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.sources.kafka import partition_queue as queue
-from deduper.sources.kafka.avro_values import AvroFormat
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared, Noted
@@ -27,6 +27,36 @@ from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
 from deduper.text import block
 from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
+
+
+@dataclass(frozen=True, slots=True)
+class AvroFormat:
+    """How values are decoded; pickled into the tasks."""
+
+    program: Program = field(repr=False)
+    schema_ids: tuple[int, ...] | None = None
+    """The numbers that a header may have, none for any; None: there is no header."""
+
+    def parse(
+        self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], wanted: Sequence[int]
+    ) -> Decoded:
+        """The values data[starts[i]:ends[i]], of which the columns `wanted` are built."""
+        if self.schema_ids is not None:
+            is_framed = framed(data, starts, ends)
+            if self.schema_ids:
+                is_framed[is_framed] = np.isin(schema_ids(data, starts[is_framed]), self.schema_ids)
+            starts = np.where(is_framed, starts + HEADER_BYTES, ends)  # nothing is no datum of any schema
+        return decode(data, starts, ends, self.program, wanted)
+
+    def ids_in(self, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> set[int]:
+        """The ids in the headers of values, if any id is accepted."""
+        if self.schema_ids != ():
+            return set()
+        numbers = schema_ids(data, starts[framed(data, starts, ends)])
+        if len(numbers) and (numbers == numbers[0]).all():
+            return {int(numbers[0])}
+        return set(np.unique(numbers).tolist())
+
 
 _HEADER: Final = "header:"
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -186,9 +216,10 @@ class TopicReading:
                 far = _beyond_us(given.column(queue.TIMESTAMP))
                 admission[far] = int(Admission.BAD_EXPIRY if is_expiry else Admission.MALFORMED)
         admission[read.invalid_parts] = int(Admission.INVALID_UTF8)
-        admission[read.malformed] = int(Admission.MALFORMED)
-        admission[read.invalid] = int(Admission.INVALID_UTF8)
-        admission[values.absent] = int(self.tombstone)
+        admission[read.malformed & ~values.absent] = int(Admission.MALFORMED)
+        admission[read.invalid & ~values.absent] = int(Admission.INVALID_UTF8)
+        if self.tombstone != Admission.ADMITTED:
+            admission[values.absent] = int(self.tombstone)
         order = (part.ordinal << POSITION_BITS) + given.column(queue.OFFSET).to_numpy() - part.start
         texts = partial(raw_texts, values.data, values.starts, values.ends, read.is_text, values.absent, bound)
         sent = {}

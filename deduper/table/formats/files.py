@@ -18,6 +18,7 @@ from bucket_store.framing import frame, unframe
 from bucket_store.wire import decode, encode
 from deduper.table.errors import ConflictError, StagedFileGoneError, TableError
 from deduper.table.formats.protocol import PRIVATE, DataFile, NewFile, RemovedFile
+from deduper.tasks.readers.path_columns import is_hidden
 
 NO_PART = "if it is no part of the table, give it a name that begins with `_` or `.`, or move it"
 """What to do about a file that is no Parquet: every name that is not hidden is a part of a folder table."""
@@ -208,14 +209,6 @@ def _tail(path: Path, size: int) -> int:
     with path.open("rb") as file:
         file.seek(max(0, size - _TAIL_BYTES))
         return xxhash.xxh3_64_intdigest(file.read(_TAIL_BYTES))
-
-
-def is_hidden(name: str) -> bool:
-    """Whether readers of tables pass over a file or folder of this name.
-
-    Source: Spark's HadoopFSUtils.shouldFilterOutPathName; `_p=1` is the folder of a column `_p`.
-    """
-    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
 def data_paths(root: Path) -> list[str]:

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from deduper.table.columns import folder_name
 from deduper.table.formats.delta_stats import FloatBounds
 from deduper.table.index.keys import Int64s
-from deduper.tasks.readers.parquet_leaves import leaves
+from deduper.tasks.readers.parquet_columns import leaves
 
 ROW_GROUP = 1 << 20
 """The most rows of a row group."""

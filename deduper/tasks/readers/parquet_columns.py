@@ -254,3 +254,17 @@ def leaf_count(kind: pa.DataType) -> int:
 def _ambiguous(fields: Sequence[pa.Field]) -> str:
     named = ", ".join(field.name for field in fields[:_MOST_NAMED])
     return f"more than one could be meant: {named}"
+
+
+def leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    """(path, type) of the leaves of a column of this type that lies at `path`: as Arrow has them in a file of today."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from leaves(field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        yield from leaves(kind.key_type, f"{path}.key_value.key")
+        yield from leaves(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from leaves(kind.value_type, f"{path}.list.element")
+    else:
+        yield path, kind

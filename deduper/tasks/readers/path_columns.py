@@ -113,3 +113,11 @@ def is_malformed(in_path: Mapping[int, PathValue]) -> bool:
 def _unescaped(text: str) -> str:
     # One character for each escape, as Spark and Hive have it: they escape no letter beyond ASCII.
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers of a folder pass over a file or folder of this name.
+
+    Source: Spark's HadoopFSUtils.shouldFilterOutPathName; `_p=1` is the folder of a column `_p`.
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -12,11 +13,14 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 from bucket_store.errors import StoreError
+from deduper.arrow_columns import DeclaredColumn
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.tasks.read import ReadReceipt, ReadTask, spill
 from deduper.tasks.readers.declared import NOTHING, Declared, Noted
 from deduper.tasks.readers.file_parts import FileChanged, FileFault, FilePart, FileReason, UnreadableFile, WindowFile
+
+logger = logging.getLogger(__name__)
 
 
 class SourcePart(Protocol):
@@ -183,3 +187,26 @@ def read_group(
         if found[-1].away is not None:
             break
     return found
+
+
+class RoundedKeys:
+    """Warns about each key column of a job's source, or of a batch of a table, once."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def warn(self, columns: Iterable[DeclaredColumn]) -> None:
+        """Warn about the key columns that a reader has found."""
+        for column in sorted(columns, key=lambda one: one.name):
+            if column.name in self._known:
+                continue
+            self._known.add(column.name)
+            wider = "`decimal(38,18)` or `string`" if column.kind.name == "decimal" else "`string`"
+            logger.warning(
+                "the key column %s is a %s, and a text of it has more digits, which are rounded: values that differ in "
+                "them alone are one key, and all but the first are duplicates; if they are other keys, declare it %s, "
+                "in a new store or table",
+                column.name,
+                column.kind.text,
+                wider,
+            )

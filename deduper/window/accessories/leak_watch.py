@@ -13,13 +13,13 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.leak_sample import read_leak_sample, write_leak_sample
 from bucket_store.log.state import LogState
 from bucket_store.places.place import Place
-from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.model import Config
+from deduper.config.sections import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.core.verdict import INT64_MAX
 from deduper.leaks.figures import LeakFigures, figures_of, figures_of_sample
 from deduper.leaks.meter import LeakMeter, LeakSettings, meter_of, sample_of, settings_text
 from deduper.leaks.sample import SampledRecords
-from deduper.tasks.receipts import Receipt
+from deduper.tasks.judge import Receipt
 from deduper.window import policy
 from deduper.window.accessories.accessory import Accessory
 

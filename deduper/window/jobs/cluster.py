@@ -32,17 +32,14 @@ from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.sources.protocol import Parts, Records, SparkRows
 from deduper.spark import placing
-from deduper.spark.arrow_map import map_in_arrow
+from deduper.spark.dataframes import map_in_arrow
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.placing import Executor, Executors, ShardPlaces, located, unbatched, zipped
 from deduper.tasks.executors import steps
-from deduper.tasks.executors.exchange_blobs import VerdictBlob
-from deduper.tasks.executors.host_folder import HostFolder
-from deduper.tasks.executors.steps import Expected, JudgedShard, ReadPartition
-from deduper.tasks.judge import JudgeTask
+from deduper.tasks.executors.steps import Expected, HostFolder, JudgedShard, ReadPartition, VerdictBlob
+from deduper.tasks.judge import JudgeTask, Receipt
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows
 from deduper.tasks.readers.reading_tasks import PartRead, SourcePart, read_by_spark, read_group, receipts_of
-from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriterReceipt, WriteTask, grouped, is_small
 from deduper.window.jobs.executor_watch import ExecutorWatch
 from deduper.window.table_folder import table_room

@@ -30,12 +30,11 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.sources.protocol import Records, SparkRows
-from deduper.spark.arrow_map import map_in_arrow
+from deduper.spark.dataframes import map_in_arrow
 from deduper.spark.task_pool import TaskPool
-from deduper.tasks.judge import JudgeTask, judge
+from deduper.tasks.judge import JudgeTask, Receipt, judge
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.readers.reading_tasks import PartRead, read_by_spark, read_group
-from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriterReceipt, WriteTask, grouped, is_small, write
 
 logger = logging.getLogger(__name__)

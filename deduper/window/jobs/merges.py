@@ -28,7 +28,7 @@ from bucket_store.pieces.store import Located
 from deduper.spark.failures import raised_in_worker
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.placing import Executor, located
-from deduper.tasks.executors.merge import MergeTask
+from deduper.tasks.executors.steps import MergeTask
 
 logger = logging.getLogger(__name__)
 

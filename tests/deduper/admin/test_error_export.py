@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from deduper.admin.errors import export
 from deduper.admin.errors.export import ErrorExport, export_errors
-from deduper.admin.errors.rows import WindowRange
+from deduper.admin.errors.report import WindowRange
 from deduper.admin.open_store import open_store
 from deduper.cli.main import app
 from deduper.errors import IntegrityError, UsageError

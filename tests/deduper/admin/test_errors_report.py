@@ -14,11 +14,10 @@ from pyarrow import parquet
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deduper.admin.errors.report import ErrorsReport, errors_report
-from deduper.admin.errors.rows import WindowRange
+from deduper.admin.errors.report import ErrorsReport, WindowRange, errors_report
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.cli.main import app
-from deduper.cli.views.inspect import render_errors
+from deduper.cli.views.contents import render_errors
 from deduper.errors import IntegrityError
 from tests.deduper.store_samples import Window, make_store, write_config
 

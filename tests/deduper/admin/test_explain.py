@@ -18,7 +18,8 @@ from pyarrow import parquet
 
 from bucket_store.places.local import local_place
 from deduper.admin.keys.explain import Explanation, explain, since
-from deduper.cli.views.explain import ScanProgress, render
+from deduper.cli.views.contents import ScanProgress
+from deduper.cli.views.contents import render_explanation as render
 from deduper.columns import parse_columns
 from deduper.config.kafka.sections import KafkaSink
 from deduper.core.digests import KeyValue
@@ -220,7 +221,7 @@ def test_a_long_search_reports_and_a_short_one_does_not(
 ) -> None:
     """On standard error, every few seconds."""
     now = np.array([0.0])
-    monkeypatch.setattr("deduper.cli.views.explain.time.monotonic", lambda: float(now[0]))
+    monkeypatch.setattr("deduper.cli.views.contents.time.monotonic", lambda: float(now[0]))
     progress = ScanProgress()
     progress(1, 4)
     now[0] = 2

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.local import local_place
-from deduper.admin.keys.forecast import CopyForecast, category_of, new_category
-from deduper.admin.keys.stored import stored_key
+from deduper.admin.keys.stored import CopyForecast, category_of, new_category, stored_key
 from deduper.admin.open_store import OpenStore
 from deduper.core.categories import CategoryState
 from deduper.testing import Row

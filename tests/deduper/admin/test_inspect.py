@@ -13,7 +13,7 @@ from deduper.admin.inspect import bucket_of, inspect_bucket, inspect_window
 from deduper.admin.keys.stored import stored_key
 from deduper.admin.keys.values import parse_key
 from deduper.admin.open_store import open_store
-from deduper.cli.views.inspect import render_window
+from deduper.cli.views.contents import render_window
 from deduper.columns import parse_columns
 from deduper.core.categories import CategoryState
 from deduper.core.digests import KeyValue

@@ -17,9 +17,7 @@ from deduper.admin.health import Health, State
 from deduper.admin.inspect import BucketPart, BucketReport
 from deduper.admin.keys.conflicts import ConflictReport
 from deduper.admin.keys.explain import Explanation, SeenCopy
-from deduper.admin.keys.forecast import CopyForecast
-from deduper.admin.keys.stored import KeyEntry, StoredKey
-from deduper.admin.lag import PartitionLag, SourceLag
+from deduper.admin.keys.stored import CopyForecast, KeyEntry, StoredKey
 from deduper.admin.move.backup import CopyReport
 from deduper.admin.move.export import ExportReport
 from deduper.admin.move.forget import ForgetReport
@@ -28,8 +26,8 @@ from deduper.admin.move.reshard import ReshardReport
 from deduper.admin.move.rewind import RewindReport
 from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
-from deduper.admin.status import KeyHistory, StoreStatus
-from deduper.admin.verify.findings import Check, Finding, Note
+from deduper.admin.status import KeyHistory, PartitionLag, SourceLag, StoreStatus
+from deduper.admin.verify.findings import Check, Finding
 from deduper.admin.verify.run import Verification
 from deduper.diagnostics import error, note
 from deduper.leaks.figures import Estimate, LeakFigures
@@ -145,7 +143,7 @@ REPORTS = {
         "file:/store",
         (Finding.of(Check.LOG_COUNTS, "rows", file=Path("/store/log/1"), offset=3, expected=4, found=b"5"),),
         unlisted={Check.LOG_COUNTS: 3},
-        notes=(Note("a note", True), Note("another")),
+        notes=("a note", "another"),
         ran=frozenset({Check.LOG_COUNTS, Check.MANIFEST}),
         skipped={Check.OUTPUTS_BYTES: "not asked for"},
         orphans=(ORPHAN, FILE_ORPHAN),

@@ -17,8 +17,7 @@ OF_THIS_MACHINE = {
     "deduper/admin/errors/export.py": "the folder of an export, which is of this machine",
     "deduper/admin/status.py": "files of the source, and the room on a store's disk",
     "deduper/preflight/connections.py": "texts of errors of sockets",
-    "deduper/preflight/folders.py": "rights and room on disks, the tables, the folder of the source",
-    "deduper/preflight/hadoop.py": "Hadoop's settings on this machine",
+    "deduper/preflight/folders.py": "rights and room on disks, the tables, the folder of the source, Hadoop's settings",
     "deduper/preflight/machine.py": "the machine",
 }
 """What the modules that may import them do with paths."""

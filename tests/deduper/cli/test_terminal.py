@@ -24,7 +24,7 @@ from rich.text import Text
 
 from deduper.admin.status import StoreStatus
 from deduper.cli.terminal import Messages, WindowLines, pairs, print_parts, table, top, watch, wrapped
-from deduper.cli.views import explain, inspect, soundness, status
+from deduper.cli.views import contents, soundness, status
 from deduper.config.sections import PORTS
 from deduper.units import counted
 from deduper.window.progress import BatchProgress, RemainingInput
@@ -44,8 +44,8 @@ VIEWS: dict[str, Callable[[Any], Iterable[RenderableType]]] = {
     "status": lambda report: status.render(report, timings=True),
     "gc": soundness.render_gc,
     "check": soundness.render_check,
-    "explain": explain.render,
-    "bucket": inspect.render_bucket,
+    "explain": contents.render_explanation,
+    "bucket": contents.render_bucket,
     "verify": soundness.render_verify,
 }
 
@@ -142,7 +142,7 @@ def test_windows_are_columns_on_a_terminal(width: int, head: str, row: str) -> N
     lines = WindowLines(console)
     window = BatchProgress(7, 7, 1_000_000, 900_000, 90_000, 9_000, 1_000, 2.0, 500_000, "2024-12-31T00:00:00Z")
     for _ in range(21):
-        lines.add(replace(window, left=RemainingInput(1_200_000, "offset", 720.0)))
+        lines(replace(window, left=RemainingInput(1_200_000, "offset", 720.0)))
     assert isinstance(console.file, io.StringIO)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue()).splitlines()
     assert shown[:2] == [head, row]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deduper.admin.errors.rows import REASONS
+from deduper.admin.errors.report import REASONS
 from deduper.cli.command import print_error
 from deduper.cli.main import app
 from deduper.errors import ExitCode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deduper.cli.starter import starter_config
+from deduper.cli.commands.job import starter_config
 from deduper.config.files import FileSink
 from deduper.config.load import load_config, load_with_sources
 from deduper.config.model import Config

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from deduper.arrow_columns import arrow_type
 from deduper.core.digest_kernels import array_digest
-from deduper.core.digests import key_digest, key_type
+from deduper.core.digests import key_type
 from tests.deduper.digest_cases import KEYS, SALT, SCALARS
+from tests.deduper.digest_oracle import key_digest
 
 both = pytest.mark.parametrize("secure", [False, True], ids=["fast", "secure"])
 

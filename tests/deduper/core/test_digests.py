@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deduper.core import digests
-from deduper.core.digests import java_hex, key_digest, shards_of
+from deduper.admin.keys import stored
+from deduper.core.digests import java_hex, key_type, shards_of
+from tests.deduper import digest_oracle
 from tests.deduper.digest_cases import KEYS, SALT, VECTORS, digests_by_spark, local_session
+from tests.deduper.digest_oracle import key_digest
 
 
 def _vectors() -> list[dict[str, Any]]:
@@ -31,6 +33,15 @@ def test_vectors(mode: str) -> None:
         assert vector["values"] == [repr(value) for value in values]
         digest = key_digest(values, types, SALT, secure=mode == "secure")
         assert [f"{word:016x}" for word in digest] == vector[mode], (types, values)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_commands_digest_one_key_alike(secure: bool) -> None:
+    """A key that a command is asked for has the digest that its record has."""
+    for types, values in KEYS:
+        kinds = [key_type(declared) for declared in types]
+        found = stored.key_digest(values, kinds, SALT, secure=secure)
+        assert found == key_digest(values, types, SALT, secure=secure), (types, values)
 
 
 @pytest.mark.night
@@ -108,9 +119,9 @@ def test_salt_matters() -> None:
 
 def test_zero_is_avoided() -> None:
     """(0, 0) marks an empty slot of a table, so no key has it."""
-    assert digests._not_zero(0, 0) == (0, 1)
-    assert digests._not_zero(0, 7) == (0, 7)
-    assert digests._not_zero(7, 0) == (7, 0)
+    assert digest_oracle.not_zero(0, 0) == (0, 1)
+    assert digest_oracle.not_zero(0, 7) == (0, 7)
+    assert digest_oracle.not_zero(7, 0) == (7, 0)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ import xxhash
 from deduper.arrow_columns import arrow_type
 from deduper.columns import ColumnType, parse_columns
 from deduper.config.model import Config
-from deduper.core.digests import _hashed_bytes, plain_value
+from deduper.core.digests import plain_value
 from deduper.core.fingerprints import array_fingerprint
 from deduper.payload import identity, leaves
-from deduper.sources.files.reading import file_reading
+from deduper.sources.declared_columns import file_reading
 from deduper.tasks import layout
 from deduper.tasks.readers.file_parts import FilePart
+from tests.deduper.digest_oracle import hashed_bytes
 
 SALT = b"a salt of 16 byt"
 COMPOSED, DECOMPOSED = "\u00e9", "e\u0301"
@@ -150,7 +151,7 @@ def _of_leaves(parts: list[tuple[Any, ColumnType, tuple[str, ...]]], begin: int)
             entries = [_of_leaves([(key, of_key, ("0",)), (one, of_value, ("1",))], begin) for key, one in value]
             running = _word(sum(entries) % 2**64, _word(len(value), running))
         else:
-            running = xxhash.xxh64_intdigest(_hashed_bytes(plain_value(value, kind), kind), seed=running)
+            running = xxhash.xxh64_intdigest(hashed_bytes(plain_value(value, kind), kind), seed=running)
     return running
 
 

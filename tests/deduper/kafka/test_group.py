@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deduper.kafka import group
-from deduper.kafka.group import GroupOffsets
+from deduper.kafka import cluster
+from deduper.kafka.cluster import GroupOffsets
 from deduper.kafka.offsets import OffsetRange, TopicPartition
 
 RANGE = OffsetRange(TopicPartition("clicks", 0), "id", 0, 7)
@@ -52,8 +52,8 @@ def test_the_end_of_a_run_waits_for_a_slow_coordinator(
 ) -> None:
     """A window waits a moment; a run ends with its offsets in the group, unless the coordinator is away."""
     coordinator = Coordinator(answers_after_s)
-    monkeypatch.setattr(group, "Consumer", coordinator)
-    monkeypatch.setattr(group, "time", SimpleNamespace(monotonic=lambda: coordinator.now_s))
+    monkeypatch.setattr(cluster, "Consumer", coordinator)
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: coordinator.now_s))
     offsets = GroupOffsets({}, "lag")
     offsets.commit([RANGE])
     assert coordinator.now_s == pytest.approx(committed_s, abs=0.02)

@@ -19,8 +19,6 @@ from deduper.kafka.offsets import (
     ends_from_wire,
     ends_to_wire,
     new_offsets,
-    parse_offsets,
-    write_offsets,
 )
 
 P0, P1, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1), TopicPartition("buys", 0)
@@ -40,25 +38,10 @@ def held(
 places = st.builds(TopicPartition, st.sampled_from(["a", "b-1", "ä.b"]), st.integers(0, 12))
 
 
-@given(st.dictionaries(places, st.integers(-2, 2**62)))
-def test_offsets_come_back_equal(offsets: dict[TopicPartition, int]) -> None:
-    """Spark's JSON, round trip."""
-    assert parse_offsets(write_offsets(offsets)) == offsets
-
-
 @given(st.dictionaries(places, st.builds(End, st.sampled_from(["x", "y"]), st.integers(0, 2**62), st.booleans())))
 def test_ends_come_back_equal(ends: Ends) -> None:
     """Through the form of a commit record."""
     assert ends_from_wire(ends_to_wire(ends)) == ends
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "1", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"0": "1"}}', '{"a": {"0": true}}']
-)
-def test_what_is_no_offsets_is_refused(text: str) -> None:
-    """A torn or strange checkpoint is never read as something else."""
-    with pytest.raises(ValueError):  # noqa: PT011  # any kind of it
-        parse_offsets(text)
 
 
 @pytest.mark.parametrize(("end", "new"), [(3, []), (4, []), (5, [(4, 5)]), (9, [(4, 9)])])

@@ -10,8 +10,7 @@ import pytest
 
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
-from deduper.kafka.preflight.described import Cluster, Server, Topic
-from deduper.kafka.preflight.rules import Access, accesses, kafka_diagnostics, probe_id
+from deduper.kafka.preflight.rules import Access, Cluster, Server, Topic, accesses, kafka_diagnostics, probe_id
 
 ALL = frozenset(("READ", "WRITE", "DESCRIBE"))
 DAY_MS = 86_400_000

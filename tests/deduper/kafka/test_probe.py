@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deduper.kafka.preflight.described import Server
-from deduper.kafka.preflight.probe import probe, probe_all
+from deduper.kafka.preflight.examine import probe, probe_all
+from deduper.kafka.preflight.rules import Server
 from tests.services.certificates import make_certificates
 
 PLAIN = {"security.protocol": "PLAINTEXT"}

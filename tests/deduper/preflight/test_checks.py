@@ -27,8 +27,8 @@ from deduper.errors import CannotWriteError, DeduperError, ExitCode, exit_code_o
 from deduper.preflight import checks, connections, folders, machine
 from deduper.preflight.results import Failure, PreflightCheck, Start
 from deduper.service import job as service
-from deduper.service import metrics_server
-from deduper.spark import java as spark_java
+from deduper.service import window_metrics
+from deduper.spark import installed as spark_java
 from deduper.window import owner_alive, recovery
 from deduper.window.completeness import SEED_OPEN
 from deduper.window.publishing import mark_published
@@ -384,7 +384,7 @@ def test_two_starts_in_one_instant(
     with port_taken(job, monkeypatch):
         if is_bound == "after the checks":
             monkeypatch.setattr(connections.socket, "create_server", lambda *_, **__: socket.socket())
-        monkeypatch.setattr(metrics_server, "start_http_server", take)
+        monkeypatch.setattr(window_metrics, "start_http_server", take)
         claim = Timer(0.5, other.start)
         claim.start()
         try:

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.errors import UsageError
-from deduper.preflight import checks, first_file
+from deduper.preflight import checks, first_records
 from deduper.preflight.results import Failure, Start
 
 GOOD = '{"user":"a","id":1,"ts":"2026-06-01T11:00:00Z","page":"/"}'
@@ -124,7 +124,7 @@ def config_of(tmp_path: Path, kind: str, **source: Any) -> Config:
 
 def found(config: Config) -> list[str]:
     """What the check finds."""
-    return [str(one.error if isinstance(one, Failure) else one) for one in first_file.columns(Start(config))]
+    return [str(one.error if isinstance(one, Failure) else one) for one in first_records.columns(Start(config))]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,7 +10,7 @@ import pytest
 from bucket_store.places.kerberos import Ticket
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic
-from deduper.preflight import hadoop
+from deduper.preflight import folders
 from deduper.preflight.results import Start
 
 ON_CLUSTER = {"spark.master": "spark://head:7077"}
@@ -39,7 +39,7 @@ def config_of(url: str, spark: dict[str, str]) -> Config:
 
 def found(url: str = "hdfs://namenode:8020/dedup", **spark: str) -> list[str]:
     """The warnings, as a start logs them."""
-    warnings = list(hadoop.settings(Start(config_of(url, spark))))
+    warnings = list(folders.hadoop_settings(Start(config_of(url, spark))))
     assert all(isinstance(one, Diagnostic) for one in warnings)
     return [str(one) for one in warnings]
 
@@ -124,7 +124,7 @@ def test_a_ticket_that_ends_soon(
 ) -> None:
     """A keytab gives the next one."""
     write(folder, KERBEROS)
-    monkeypatch.setattr(hadoop, "ticket", lambda: Ticket("job@REALM", seconds_left))
+    monkeypatch.setattr(folders, "ticket", lambda: Ticket("job@REALM", seconds_left))
     if keytab:
         monkeypatch.setenv("KRB5_CLIENT_KTNAME", keytab)
     else:
@@ -145,6 +145,8 @@ def test_a_command_without_a_job_has_the_same_warnings(folder: Path) -> None:
     """If one of its places is in HDFS; executors are no matter."""
     write(folder, KERBEROS, name="other.xml")
     assert [
-        one.what for one in hadoop.here(["/data/in", "hdfs://namenode:8020/dedup"]) if isinstance(one, Diagnostic)
+        one.what
+        for one in folders.hadoop_here(["/data/in", "hdfs://namenode:8020/dedup"])
+        if isinstance(one, Diagnostic)
     ] == ["has no settings in core-site.xml or hdfs-site.xml"]
-    assert list(hadoop.here(["/data/in", "s3://bucket/dedup"])) == []
+    assert list(folders.hadoop_here(["/data/in", "s3://bucket/dedup"])) == []

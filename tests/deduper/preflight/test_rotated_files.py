@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deduper.config.load import load_config
-from deduper.preflight.first_file import rotated, rotated_name
+from deduper.preflight.first_records import rotated, rotated_name
 from deduper.preflight.results import Start
 
 

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from deduper.config.load import load_config
 from deduper.config.model import Config
-from deduper.kafka import last_records
+from deduper.kafka import commands
 from deduper.preflight import checks, first_records
 from deduper.preflight.results import Start
 from tests.deduper.kafka.mock_cluster import MockCluster
@@ -148,10 +148,10 @@ def test_only_names_of_json_are_compared(cluster: MockCluster, tmp_path: Path) -
 
 def test_large_records_are_few(cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more bytes are taken than the bound and one record."""
-    monkeypatch.setattr(last_records, "_BYTES", 250_000)
+    monkeypatch.setattr(commands, "_BYTES", 250_000)
     name = topic(cluster, "large", [{**GOOD, "page": "x" * 100_000}] * 8)
     config = job(tmp_path, cluster.bootstrap, [name])
-    values = last_records.last_values(config.source, seconds=30.0)  # type: ignore[arg-type]
+    values = commands.last_values(config.source, seconds=30.0)  # type: ignore[arg-type]
     assert len(values[name]) == 3
 
 

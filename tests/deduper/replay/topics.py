@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deduper.admin.lag import SourceLag
+from deduper.admin.status import SourceLag
 from deduper.config.model import Config
 from deduper.errors import SourceAwayError
 from deduper.kafka.offsets import Ends, Held, Offsets, TopicPartition

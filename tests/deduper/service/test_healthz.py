@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from deduper.kafka.offsets import TopicPartition
-from deduper.service.end_times import EndTimes
-from deduper.service.health import HealthFacts, complaints
+from deduper.service.metrics import EndTimes
+from deduper.service.window_metrics import HealthFacts, complaints
 
 WELL = HealthFacts(
     up_s=10_000, running_s=0, is_committed=False, commit_s=5, brokers_s=3, waiting=0, free_bytes={"store": 10**12}

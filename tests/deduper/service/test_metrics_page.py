@@ -38,11 +38,10 @@ from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends
 from deduper.leaks.figures import figures_of
 from deduper.leaks.meter import LeakMeter, LeakSettings, sample_of
 from deduper.leaks.sample import SampledRecords
-from deduper.service import health, job, lag_watch, metrics, process_memory
+from deduper.service import job, lag_watch, metrics, process_memory, window_metrics
 from deduper.service.metrics import JobMetrics
-from deduper.service.metrics_server import serving_metrics
 from deduper.service.process_memory import resident_bytes, summed_by_process
-from deduper.service.window_metrics import FAILURES, SECONDS_BOUNDS
+from deduper.service.window_metrics import FAILURES, SECONDS_BOUNDS, serving_metrics
 from deduper.window.policy import DELETION_BATCH, STATISTICS, fixed_settings
 from deduper.window.progress import BatchProgress
 from tests.ports import free_port
@@ -689,7 +688,7 @@ def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
 
 def test_health_knows_what_the_job_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A committed window that is not published, records that wait, a window at hand."""
-    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1)
+    monkeypatch.setattr(window_metrics, "LEAST_FREE_BYTES", 1)
     now_us, seconds = NOW_US, 0.0
     settings = config(tmp_path, metrics={"port": free_port()})
     log = owned_log(settings)

@@ -39,7 +39,7 @@ from deduper.sinks import slot as kafka_slot
 from deduper.sinks import transaction
 from deduper.sinks.publish_state import OnUnknown, Position
 from deduper.sinks.slot import CommittedWindow, Slot
-from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
+from deduper.sinks.transaction import PublisherSettings, TransactionalSink
 from tests.deduper.fake_kafka import FENCED, TIMED_OUT, Cluster, Producer, failure, hang, sending
 from tests.deduper.sinks.test_staged_records import STAGED
 

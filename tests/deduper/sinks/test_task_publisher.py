@@ -20,7 +20,7 @@ from deduper.sinks import task_publisher
 from deduper.sinks.publisher import Outcome, PortWork
 from deduper.sinks.slot import CommittedWindow
 from deduper.sinks.task_publisher import TaskPublisher
-from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
+from deduper.sinks.transaction import PublisherSettings, TransactionalSink
 
 
 class Rounds:

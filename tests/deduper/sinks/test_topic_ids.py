@@ -13,7 +13,7 @@ from bucket_store.log.records import OutputFile
 from deduper.kafka.errors import BrokerUnavailableError, TopicMissingError
 from deduper.sinks import topics
 from deduper.sinks.names import TopicPlace
-from deduper.sinks.topic_ids import KnownTopic, compared, known_topics, topics_extra
+from deduper.sinks.topics import KnownTopic, compared, known_topics, topics_extra
 from tests.deduper.kafka_configs import BASE, loaded
 from tests.deduper.sinks.test_topic_age import Ages
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from deduper.errors import SourceAwayError
+from deduper.sources.files.listing import unfinished
 from deduper.sources.files.source_file import ListedFile
-from deduper.sources.files.unfinished import unfinished
 
 
 def found(root: Path, *, age_s: float = 0.0, is_parquet: bool = True) -> set[str]:

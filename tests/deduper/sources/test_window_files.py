@@ -17,10 +17,9 @@ from pyarrow import parquet
 
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
+from deduper.sources.declared_columns import file_reading, record_layout
 from deduper.sources.files.batch import SourceFileBatch
-from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.sources.record_layout import record_layout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.file_parts import FilePart, WindowFile
 from deduper.tasks.readers.parquet import ParquetReading

@@ -23,8 +23,8 @@ from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.clock import PartitionClock
 from deduper.core.verdict import REASONS, Admission, TupleVerdict
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.error_details import error_details
-from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import layout
 from deduper.tasks.errors.causes import ErrorCounts

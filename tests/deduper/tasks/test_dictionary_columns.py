@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from deduper.tasks.dictionary_columns import dictionary_columns
+from deduper.tasks.row_files import dictionary_columns
 
 ROWS = 10_000
 

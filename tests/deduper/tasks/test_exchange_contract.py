@@ -38,16 +38,13 @@ from deduper.core.verdict import Admission
 from deduper.errors import RowsGoneError
 from deduper.tasks import exchange, table_room
 from deduper.tasks.executors import steps
-from deduper.tasks.executors.exchange_blobs import packed, unpacked
-from deduper.tasks.executors.host_folder import HostFolder
-from deduper.tasks.executors.steps import Expected, ReadPartition
-from deduper.tasks.judge import JudgeTask, judge
+from deduper.tasks.executors.steps import Expected, HostFolder, ReadPartition, packed, unpacked
+from deduper.tasks.judge import JudgeTask, Receipt, judge
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.read import spill as spill_records
 from deduper.tasks.readers.reading_tasks import PartRead
-from deduper.tasks.receipts import Receipt
 from deduper.tasks.row_files import RowFormats
 from deduper.tasks.table_room import TableRoom
 from deduper.tasks.write import WriterReceipt, WriteTask, write

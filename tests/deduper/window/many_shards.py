@@ -25,11 +25,10 @@ from bucket_store.tables.view import ShardView
 from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.protocol import Records
-from deduper.tasks.judge import JudgeTask
+from deduper.tasks.judge import JudgeTask, Receipt
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.declared import Noted
 from deduper.tasks.readers.reading_tasks import PartRead
-from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriterReceipt, WriteTask
 from deduper.testing import Settings
 from deduper.window import policy

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deduper.config.expiry import CategoryExpiry
+from deduper.config.sections import CategoryExpiry
 from deduper.core.categories import CategoryState
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission

@@ -22,7 +22,7 @@ from deduper.admin.keys.explain import explain
 from deduper.admin.move.forget import forget
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
-from deduper.cli.views.explain import render, render_conflicts
+from deduper.cli.views.contents import render_conflicts, render_explanation
 from deduper.errors import UsageError
 from deduper.seeding.reading import seed_config
 from deduper.seeding.run import plan_seed
@@ -180,7 +180,7 @@ def test_a_conflict_may_be_a_version(form: str, expiry: dict[str, Any], tmp_path
         ("earlier_window", ()),
     ]
     assert len(found.stored.entries) == 2, "one that has moved is shown once"
-    assert any("version" in text for text in words(printed(render(found), 100)))
+    assert any("version" in text for text in words(printed(render_explanation(found), 100)))
     assert forget(open_store(config), ("b",)).entries == (3 if expiry is ALL_LIVE else 2)
     put(one, "4", [record("b", note="other", sent_at=8), record("a", 2.0, sent_at=9)], form)
     one.run()
@@ -232,7 +232,7 @@ def test_people_see_keys_and_columns(form: str, on_conflict: str, tmp_path: Path
         (on_conflict, ("note",)),
         (on_conflict, ("note",)),
     ]
-    assert any("note" in text for text in words(printed(render(found), 100)))
+    assert any("note" in text for text in words(printed(render_explanation(found), 100)))
     assert any("note" in text for text in words(printed(render_conflicts(conflicts_of(store)), 100)))
     for file in (tmp_path / "out" / "unique").glob("[0-9a-f]*"):
         file.unlink()

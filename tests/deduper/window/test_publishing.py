@@ -34,7 +34,7 @@ from deduper.service.windows import Reports, Windows
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace
 from deduper.sources.protocol import BatchPartition
-from deduper.tasks.receipts import Receipt
+from deduper.tasks.judge import Receipt
 from deduper.window import recovery
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress

@@ -40,7 +40,7 @@ from deduper.sources.files.batch import SourceFileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.tasks.receipts import Receipt
+from deduper.tasks.judge import Receipt
 from deduper.testing import Settings
 from deduper.window import left_sources, policy, publishing, recovery
 from deduper.window import runner as window_run

@@ -100,3 +100,14 @@ def test_what_fails_for_longer_than_the_deadline_is_not_done_again(
     wait.succeeded()
     look()
     assert tried == [True, False, True]
+
+
+def test_a_stop_ends_the_waits_for_tasks_that_do_not_reach_it(config: Config) -> None:
+    """After one more attempt: a storage that only restarts lets the window be finished."""
+    stop = threading.Event()
+    stop.set()
+    wait = StorageWait(config)
+    with outages.waiting(5.0, stop, InterruptedError):
+        assert wait.is_over(_TASK)
+        with pytest.raises(InterruptedError):
+            wait.is_over(_TASK)

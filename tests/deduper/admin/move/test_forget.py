@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deduper.admin.keys.entries import find_key
+from deduper.admin.keys.stored import find_key
 from deduper.admin.move.forget import forget, plan_forget
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store

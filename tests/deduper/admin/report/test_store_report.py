@@ -20,7 +20,7 @@ from deduper.admin.report.charts import Axis, Series
 from deduper.admin.report.collect import Course, JobReport, Point, report_of
 from deduper.admin.report.page import _axis as axis_of
 from deduper.admin.report.page import page
-from deduper.cli.views.report import render
+from deduper.cli.views.status import render_over_time as render
 from deduper.config.sections import PORTS
 from deduper.testing import Row, Settings
 from deduper.window.accessories import leak_watch

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from deduper.cli.starter import starter_config
+from deduper.cli.commands.job import starter_config
 from deduper.columns import parse_columns
 from deduper.config.kafka.sections import RECORD_PARTS, KafkaSink
 from deduper.config.load import load_config, load_with_sources

@@ -295,6 +295,10 @@ def _folder(directory: Path) -> None:
     (directory / "events" / "day=1").mkdir()
 
 
+def _hidden_like_folder(directory: Path) -> None:
+    (directory / "events" / "_day=1").mkdir()
+
+
 def _other_columns(directory: Path) -> None:
     pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), directory / "ranges" / "9.parquet")
 
@@ -321,6 +325,7 @@ BY_SPARK = r"; give the rows to `deduper.range_aggregate`, as DataFrames of Spar
         (_changed("note", pa.array([["x"]])), f"column note is of type list.*{BY_SPARK}"),
         (_changed("note", pa.array(["x"]).dictionary_encode()), f"column note is of type dictionary.*{BY_SPARK}"),
         (_folder, f"events has folders below{BY_SPARK}"),
+        (_hidden_like_folder, f"events has folders below{BY_SPARK}"),
         (_other_columns, f"not those of the other files{BY_SPARK}"),
         (_cut, "1.parquet: .*it does not end in PAR1.*; replace it, or correct `format`"),
     ],

@@ -18,7 +18,7 @@ from deduper.ranges.stream.job import run
 from deduper.ranges.stream.metrics import StreamMetrics
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.status import stream_status
-from deduper.service import health
+from deduper.service import window_metrics
 from tests.deduper.ranges.stream.stream_scene import Scene, event, ranged
 from tests.deduper.service.test_metrics_reference import documented as of_a_job
 from tests.ports import free_ports
@@ -98,7 +98,7 @@ def test_the_page_of_a_running_stream(tmp_path: Path) -> None:
 
 def test_a_stream_that_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows that wait and are not made; a window that takes too long; one that is not published."""
-    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1)
+    monkeypatch.setattr(window_metrics, "LEAST_FREE_BYTES", 1)
     now = [0.0]
     scene = Scene(tmp_path)
     two_windows(scene)

@@ -233,3 +233,30 @@ def test_what_vanished_while_it_was_read_ends_the_job(tmp_path: Path, monkeypatc
     cluster.earliest = {P0: 13, P1: 0}
     with pytest.raises(IntegrityError, match="clicks-0: 3 offsets, from 10 to 12"):
         batch.confirmed({0: 7})
+
+
+def test_a_cut_off_that_is_found_at_the_start_is_recorded(tmp_path: Path) -> None:
+    """Else the next start has forgotten it, and passes over the records that are at the same offsets by then."""
+    cluster = Cluster(earliest={P0: 0}, latest={P0: 900})
+    source = source_of(tmp_path, cluster, {P0: End("id-1", 1000)}, data_loss="continue")
+    source.begin(drain=True)
+    batch = source.next_batch()
+    assert batch is not None
+    assert (taken(batch), batch.ends) == ([], {P0: End("id-1", 900)})
+    source.judged(batch)
+    assert source.next_batch() is None
+    cluster.latest = {P0: 1050}
+    assert taken(batch_of(tmp_path, cluster, dict(batch.ends), data_loss="continue")) == [(0, 900, 1050)]
+
+
+@pytest.mark.parametrize("data_loss", ["fail", "continue"])
+def test_an_added_partition_begins_at_0_and_not_where_it_was_found(tmp_path: Path, data_loss: str) -> None:
+    """What its brokers deleted before the first window of it is a loss like any other."""
+    cluster = Cluster(earliest={P0: 0, P1: 50}, latest={P0: 100, P1: 80})
+    source = source_of(tmp_path, cluster, {P0: End("id-1", 100)}, data_loss=data_loss)
+    if data_loss == "fail":
+        with pytest.raises(IntegrityError, match="clicks-1: 50 offsets, from 0 to 49"):
+            source.begin(drain=False)
+    else:
+        source.begin(drain=False)
+        assert taken(source.next_batch()) == [(1, 50, 80)]

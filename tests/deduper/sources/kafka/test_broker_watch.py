@@ -111,10 +111,11 @@ def test_any_other_failure_ends_the_job() -> None:
     assert raised.value is failure
 
 
-def test_a_stop_ends_the_waiting() -> None:
-    """Nothing of the batch is committed, and Spark must not count it as done."""
+@pytest.mark.parametrize("away", [True, False])
+def test_a_stop_ends_the_waiting(away: bool) -> None:
+    """Nothing of the batch is committed, and Spark must not count it as done; also of brokers that give no records."""
     world = World()
-    world.away = True
+    world.away = away
     world.stop.set()
     with pytest.raises(StopRequested):
         world.watch.wait_for(FAILURE)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.core.verdict import INT64_MAX, Admission
@@ -50,3 +51,23 @@ def test_a_time_without_micros_is_an_error_and_null(tmp_path: Path, field: str, 
     if layout.parsed(4) in records.schema.names:
         micros = records.column(layout.parsed(4)).cast(pa.int64()).to_pylist()
         assert micros == [1_000_000, None, None, (_FAR - 1) * 1000]
+
+
+def test_a_tombstone_that_is_judged_may_have_other_faults(tmp_path: Path) -> None:
+    """Its key and its time are as any record's: keys that are no text are not one null key."""
+    config = config_of(tmp_path, "arrived")
+    assert isinstance(config.source, KafkaSource)
+    for tombstones, expected in (
+        ("judge", [Admission.INVALID_UTF8, Admission.BAD_EXPIRY, Admission.NULL_KEY]),
+        ("error", [Admission.TOMBSTONE] * 3),
+    ):
+        source = config.source.model_copy(update={"tombstones": tombstones})
+        reading = topic_reading(config.model_copy(update={"source": source}), source, SALT)
+        rows = [
+            {"offset": number, "timestamp_ms": ms, "value": None, "key": key, "headers": []}
+            for number, (key, ms) in enumerate([(b"\xff", 1000), (b"u", _FAR), (b"u", 1000)])
+        ]
+        given = pa.RecordBatch.from_pylist(rows, queue.SCHEMA)
+        part = RangePart("t", 0, 0, 3, 0, 100)
+        records = reading._records(part, given, reading.format.read(part, given, reading.declared.stored(())), None)
+        assert records.column(layout.ADMISSION).to_pylist() == [int(one) for one in expected]

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from deduper.admin.lag import source_lag
+from deduper.admin.status import source_lag
 from deduper.cli.views.status import _lag
 from deduper.kafka.offsets import ENDS, HELD_BACK, End, Held, Offsets, TopicPartition, ends_to_wire, limited
 from deduper.sources.kafka import time_order

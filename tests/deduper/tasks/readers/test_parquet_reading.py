@@ -12,7 +12,7 @@ from pyarrow import parquet
 from deduper.config.files import FilesSource
 from deduper.config.load import load_config
 from deduper.core.verdict import Admission
-from deduper.sources.files.reading import file_reading
+from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.readers import parquet as parquet_records
 from deduper.tasks.readers.file_parts import FileChanged, FileGone, FilePart

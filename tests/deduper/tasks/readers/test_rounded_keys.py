@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from deduper.config.files import FilesSource
+from deduper.sources.declared_columns import file_reading, record_layout
 from deduper.sources.files.batch import SourceFileBatch
-from deduper.sources.files.reading import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.sources.record_layout import record_layout
 from deduper.tasks.read import ReadTask
-from deduper.tasks.readers.reading_tasks import PartRead
-from deduper.tasks.readers.rounded_keys import RoundedKeys
+from deduper.tasks.readers.reading_tasks import PartRead, RoundedKeys
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 

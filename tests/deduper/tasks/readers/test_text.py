@@ -20,7 +20,6 @@ import pytest
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
 from deduper.core.clock import ClockRules
-from deduper.core.digests import key_digest
 from deduper.core.verdict import Admission
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.layout import RecordLayout
@@ -32,6 +31,7 @@ from deduper.tasks.readers.path_columns import PathRule
 from deduper.tasks.readers.reading_tasks import PartRead, read_file
 from deduper.tasks.readers.text import TextReading
 from tests.deduper.digest_cases import SALT
+from tests.deduper.digest_oracle import key_digest
 
 ADMITTED, MALFORMED, INVALID = Admission.ADMITTED, Admission.MALFORMED, Admission.INVALID_UTF8
 

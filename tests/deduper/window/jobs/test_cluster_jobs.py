@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deduper.tasks.executors.host_folder import HostFolder
+from deduper.tasks.executors.steps import HostFolder
 from deduper.testing import Settings
 from deduper.window.jobs import cluster as cluster_jobs
 from deduper.window.jobs.cluster import ClusterJobs
