@@ -43,9 +43,9 @@ def answer(
             newest = list(batches.items())[-1]
             warning = (
                 f"{name}: query {query_id} is new to a store of {next_window} windows, the last of which is batch "
-                f"{newest[1]} of query {newest[0]}: its checkpoint was replaced. What it reads again leaves as "
-                "duplicate, what it skips is gone. Go on; or start the source where the store stands; or use another "
-                "store"
+                f"{newest[1]} of query {newest[0]}: its checkpoint was replaced, or it is a second query. What it "
+                "reads again leaves as duplicate, what it skips is gone. Go on; or start the source where the store "
+                "stands; or use another store"
             )
             if refuses_new:
                 raise NewCheckpointError(warning)

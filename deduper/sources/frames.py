@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
-from deduper.config.query import QueryConfig, QuerySource, column_of
+from deduper.config.query import BATCH, QUERIES, QueryConfig, QuerySource, column_of
 from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
@@ -53,10 +53,6 @@ from deduper.tasks.read import ReadReceipt, RecordPlaces
 from deduper.tasks.readers.reading_tasks import PartRead, receipts_of
 from deduper.units import UNIT_US
 
-QUERIES = "queries"
-"""In a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
-BATCH = "batch"
-"""In the same: the query id and the batch id of this window; None for rows that are no batch."""
 PLACE_COLUMNS = ("_dedup_source", "_dedup_position")
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _HEADERS = "array<struct<key:string,value:binary>>"
