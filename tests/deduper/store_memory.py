@@ -19,7 +19,6 @@ from deduper.config.model import Config
 from deduper.core.lookups import JudgeRules
 from deduper.window.table_folder import table_settings
 
-
 _STORE_ID = bytes(range(16))
 _ROOM = (0, 4096, 1 << 24)
 
