@@ -42,7 +42,6 @@ from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
 from deduper.tasks.kafka_rows import OWN_HEADERS
-from deduper.tasks.readers.text import packed_ending
 
 if TYPE_CHECKING:
     from deduper.kafka.commands import Headers
@@ -178,6 +177,9 @@ class _NewFolder:
 
         Its name begins and ends as that, without the endings by which readers would take it for a compressed one.
         """
+        # It loads the readers' kernels, and other commands import this module too.
+        from deduper.tasks.readers.text import packed_ending
+
         make_directories(LOCAL, self._hidden / folder)
         name = Path(source).name
         while (ending := packed_ending(name)) is not None:
