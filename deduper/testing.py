@@ -359,6 +359,8 @@ def differences(
     opened = open_store(fspath(store))
     if opened.config is None:
         raise UsageError(f"{store}: name the job's config file: a store alone does not say where the outputs are")
+    if getattr(opened.config.source, "row_place", ()):
+        raise UsageError(f"{store}: columns name the rows (`place`), and do not say in which order they were judged")
     if records is None and len(opened.config.file_ports) < len(PORTS):
         others = ", ".join(port for port in PORTS if port not in opened.config.file_ports)
         raise UsageError(f"{store}: not all ports are files ({others}); give the records that the job has read")

@@ -69,6 +69,12 @@ _READERS, _READ_AHEAD = 16, 64
 DEFAULT_GRACE_US = 3_600_000_000
 
 
+def is_birth(record: LogRecord) -> bool:
+    """Whether a record 0 is that of a new store, and not of a copy, whose state has a lineage at least."""
+    body = record.body
+    return isinstance(body, LogSnapshot) and body.state == LogState(last_wall_us=body.state.last_wall_us)
+
+
 class CommitLog:
     """One process's access to the log of a store: reads it, and after `claim_epoch` places records.
 
@@ -104,7 +110,7 @@ class CommitLog:
         A creation cut short leaves a whole store, or none; then it can be repeated.
 
         Raises:
-            StoreError: there is a store, or another process made one at the same moment.
+            StoreError: there is a store, or another process made one at the same moment; or a copy without manifest.
             ValueError: as `new_manifest`.
         """
         log = cls(root, new_manifest(settings, snapshot_every=snapshot_every, created_us=wall_us))
@@ -118,6 +124,11 @@ class CommitLog:
             log._path(0).create(encode_record(birth))
         except FileExistsError:
             # From a creation cut short or from a racer: a birth as good as ours, whose name may not be durable yet.
+            if not is_birth(log._read(0)):
+                raise StoreError(
+                    f"{root}: the log has a copied state without its manifest; a restore is running or was cut short: "
+                    "repeat it, or remove the folder"
+                ) from None
             log._directory.sync()
         place_manifest(root, log.manifest)
         log._catch_up()

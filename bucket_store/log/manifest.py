@@ -39,8 +39,8 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
 class Manifest:
     """The facts fixed for the life of a store.
 
-    `store_id` is 16 random bytes in hex. `incarnation`, 8 random bytes in hex, is new at init and at restore: local
-    tables of another incarnation are worthless. `salt`, 16 secret bytes, goes into every digest and is kept out of the
+    `store_id` is 16 random bytes in hex. `incarnation`, 8 random bytes in hex, is drawn at init, and no check
+    depends on it. `salt`, 16 secret bytes, goes into every digest and is kept out of the
     repr. `settings` is a JSON object of the upper package's. A log record whose number is a multiple of
     `snapshot_every` is a snapshot.
     """

@@ -29,7 +29,7 @@ import msgspec
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import BODY_OFFSET, frame, unframe
-from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
+from bucket_store.log.records import ArchiveRef, JudgedRef, LogState, SourcesRef
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition, read_named, read_sources, stated_checksum
 from bucket_store.places.place import Place
@@ -43,13 +43,15 @@ _WINDOWS = msgspec.msgpack.Decoder(list[tuple[int, list[tuple[bytes, str, str | 
 
 def files_of(state: LogState) -> Iterator[PurePosixPath]:
     """The files that hold sources, as the state names them, below the store's root."""
-    for ref in state.archives:
-        yield path_of(ref)
-    for source in state.sources.values():
-        if not source.inline:
-            yield path_of(source)
+    return (path_of(ref) for ref in refs_of(state))
+
+
+def refs_of(state: LogState) -> Iterator[SourcesRef | ArchiveRef | JudgedRef]:
+    """The references to the files that hold sources: each has its file's length and checksum, see `path_of`."""
+    yield from state.archives
+    yield from (source for source in state.sources.values() if not source.inline)
     if state.judged is not None:
-        yield PurePosixPath(FOLDED_DIRECTORY) / state.judged.name
+        yield state.judged
 
 
 def left_files(before: LogState, after: LogState) -> list[PurePosixPath]:
@@ -65,7 +67,7 @@ def left_files(before: LogState, after: LogState) -> list[PurePosixPath]:
         if not before.sources[window].inline
     ]
     if before.judged is not None and before.judged != after.judged:
-        paths.append(PurePosixPath(FOLDED_DIRECTORY) / before.judged.name)
+        paths.append(path_of(before.judged))
     return paths
 
 
@@ -173,7 +175,7 @@ def read_archive(root: Place, ref: ArchiveRef) -> dict[int, tuple[SourcePartitio
     return decode_archive(read_named(path, ref.length, ref.checksum), file=str(path))
 
 
-def path_of(ref: SourcesRef | ArchiveRef) -> PurePosixPath:
+def path_of(ref: SourcesRef | ArchiveRef | JudgedRef) -> PurePosixPath:
     """The path of a file of sources, below the store's root; the log's where no file holds them."""
     if isinstance(ref, SourcesRef) and ref.inline:
         return PurePosixPath("log")

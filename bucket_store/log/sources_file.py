@@ -172,6 +172,15 @@ def read_sources(root: Place, window: int, ref: SourcesRef) -> tuple[SourceParti
 
 def remove_unnamed(root: Place, *, state: LogState, below_epoch: int) -> list[str]:
     """Remove the files of lower epochs that no record names: their names. For the owner; safe to repeat."""
+    unnamed = unnamed_files(root, state=state, below_epoch=below_epoch)
+    for path in unnamed:
+        path.remove()
+        failpoints.hit("sources.removed")
+    return [path.name for path in unnamed]
+
+
+def unnamed_files(root: Place, *, state: LogState, below_epoch: int) -> list[Place]:
+    """The files of sources of lower epochs that a state does not name."""
     keep = {ref.name for ref in state.sources.values() if not ref.inline} | {ref.name for ref in state.archives}
     if state.judged is not None:
         keep.add(state.judged.name)
@@ -181,10 +190,7 @@ def remove_unnamed(root: Place, *, state: LogState, below_epoch: int) -> list[st
             tried = TRY.fullmatch(name)
             if name not in keep and tried is not None and int(tried["epoch"]) < below_epoch:
                 stale.append(directory / name)
-    for path in stale:
-        path.remove()
-        failpoints.hit("sources.removed")
-    return [path.name for path in stale]
+    return stale
 
 
 def read_named(path: Place, length: int, checksum: int) -> bytes:

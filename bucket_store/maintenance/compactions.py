@@ -81,11 +81,17 @@ class Compactions:
         self._in_background(self._under_way.run)
 
     def result(self) -> list[Merged]:
-        """What was merged, and what could not be; nothing when there is no new result."""
+        """What was merged, and what could not be; nothing when there is no new result.
+
+        Raises:
+            Exception: the error that ended all merges that were left; what was merged before it stays unnamed.
+        """
         request = self._under_way
         if request is None or not request.is_over.is_set():
             return []
         self._under_way = None
+        if request.failure is not None:
+            raise request.failure
         merged = request.merged
         logger.debug("merging pieces of %d shards took %.3f s beside the windows", len(merged), request.seconds)
         return merged
@@ -109,6 +115,8 @@ class Compactions:
                 logger.warning("pieces could not be merged: %s", merged)
             else:
                 added.append(merged)
+        if request.failure is not None:
+            logger.warning("pieces could not be merged: %s", request.failure)
         return added
 
 

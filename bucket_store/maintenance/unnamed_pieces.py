@@ -15,7 +15,8 @@ A task without a waiting driver may append later; the next search finds that pie
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from bucket_store.log.state import LogState, live_files, named_pieces
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
@@ -25,7 +26,7 @@ from bucket_store.threads import on_a_thread
 
 logger = logging.getLogger(__name__)
 
-EVERY_US = 3_600_000_000
+EVERY_S = 3600.0
 """Between two searches: each lists the folder of every shard."""
 _CLOSE_S = 10.0
 
@@ -46,10 +47,16 @@ def unnamed(state: LogState, stored: Iterable[StoredPiece]) -> list[StoredPiece]
 class UnnamedPieces:
     """Searches beside the windows. For the judging thread."""
 
-    def __init__(self, pieces: PieceStore, in_background: InBackground = on_a_thread) -> None:
+    def __init__(
+        self,
+        pieces: PieceStore,
+        in_background: InBackground = on_a_thread,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pieces = pieces
         self._in_background = in_background
-        self._last_us: int | None = None
+        self._clock = clock  # not the wall clock: once far ahead, it would name a time that never comes
+        self._last = clock()
         self._search: _Search | None = None
 
     @property
@@ -64,12 +71,11 @@ class UnnamedPieces:
                 logger.info("%d pieces that no record names are removed", search.removed)
         return self._search is not None
 
-    def begin_if_due(self, state: LogState, now_us: int) -> None:
+    def begin_if_due(self, state: LogState) -> None:
         """Begin a search an hour after the last one, or after the start. No merge may be under way."""
-        if self._last_us is None:
-            self._last_us = now_us
-        if self._search is None and now_us - self._last_us >= EVERY_US:
-            self._last_us = now_us
+        now = self._clock()
+        if self._search is None and now - self._last >= EVERY_S:
+            self._last = now
             self._search = _Search(self._pieces, state)
             self._in_background(self._search.run)
 

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store import failpoints
-from bucket_store.errors import CorruptionError
+from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.pieces.cache import PieceCache
-from bucket_store.pieces.piece import BucketEntries, Entries, ExpiryKeys, PieceRef, decode_piece
+from bucket_store.pieces.piece import BucketEntries, Entries, ExpiryKeys, PieceRef
+from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import PieceStore, append_piece
 
 FEWEST_LIVE = 64
@@ -126,8 +127,8 @@ def merge(
     Pieces have equal columns, but for fingerprints: entries of pieces without any get 0, an unknown one.
 
     An entry is dead in a bucket below `live_from_bucket`, or with an expiry key at or below `expiry_point` (None: no
-    entry is). Of two entries for a key in a bucket the one with the greater expiry key is kept, then the one of the
-    later window, as tables do.
+    entry is). Of two entries for a key in a bucket the one with the greater expiry key is kept, of equal ones that of
+    the earlier window; without expiry keys that of the later window. So do tables.
     """
     by_bucket: defaultdict[int, list[_Run]] = defaultdict(list)
     for ref, blocks in pieces:
@@ -173,13 +174,13 @@ def compact_pieces(store: PieceStore, task: CompactionTask, cache: PieceCache | 
     leaves one there.
 
     Raises:
-        CorruptionError: one of them is damaged.
+        CorruptionError: one of them is damaged, or is not the piece that the record names.
         SpaceError: no room; nothing that was there before is harmed.
     """
 
     def entries_of(ref: PieceRef) -> Iterable[BucketEntries]:
-        copied = None if cache is None else _of_copy(cache, ref)
-        return decode_piece(store.read(ref), file=ref.file, offset=ref.offset)[1] if copied is None else copied
+        copied = None if cache is None else _of_copy(cache, ref, task.store_id)
+        return decode_named(ref, store.read(ref), task.store_id) if copied is None else copied
 
     with ThreadPoolExecutor(_READERS if store.is_remote else 1, thread_name_prefix="compaction-reader") as pool:
         read = list(zip(task.pieces, pool.map(entries_of, task.pieces), strict=True))
@@ -201,19 +202,16 @@ def compact_pieces(store: PieceStore, task: CompactionTask, cache: PieceCache | 
     return added
 
 
-def _of_copy(cache: PieceCache, ref: PieceRef) -> list[BucketEntries] | None:
+def _of_copy(cache: PieceCache, ref: PieceRef, store_id: str) -> list[BucketEntries] | None:
     """The entries of the host's copy of a piece; None without a sound one."""
     copy = cache.read(ref, 0, ref.length)
     if copy is None:
         return None
     try:
-        header, entries = decode_piece(copy, file=ref.file, offset=ref.offset)
-        if header.checksum == ref.checksum:
-            return list(entries)
-    except CorruptionError:
-        pass  # the copy's, not the piece's
-    cache.drop(ref)
-    return None
+        return decode_named(ref, copy, store_id)
+    except (CorruptionError, UnknownFormatError):  # the copy's, not the piece's
+        cache.drop(ref)
+        return None
 
 
 _Run = tuple[int, BucketEntries]
@@ -226,7 +224,7 @@ def _merge_bucket(bucket: int, runs: list[_Run], expiry_point: int | float | Non
     origin = _joined([block.origin for _, block in runs])
     fingerprint = _fingerprints([block for _, block in runs])
     hi, lo = digests[:, 0], digests[:, 1]
-    order = np.lexsort((window, lo, hi) if expiry is None else (window, expiry, lo, hi))
+    order = np.lexsort((window, lo, hi) if expiry is None else (~window, expiry, lo, hi))
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = (np.diff(hi[order]) != 0) | (np.diff(lo[order]) != 0)
     kept = order[is_last]

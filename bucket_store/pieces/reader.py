@@ -19,7 +19,15 @@ from typing import TypeVar
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.pieces.cache import PieceCache
-from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket, decode_header, header_length
+from bucket_store.pieces.piece import (
+    BucketEntries,
+    PieceHeader,
+    PieceRef,
+    decode_bucket,
+    decode_header,
+    decode_piece,
+    header_length,
+)
 from bucket_store.pieces.store import PieceStore
 
 _FIRST_READ_BYTES = 4096
@@ -52,6 +60,26 @@ def forget_headers(shard: int, live: Sequence[PieceRef]) -> None:
         dead = [ref for ref in _headers if ref.shard == shard and (not live or ref.last_window < live[0].first_window)]
         for ref in dead:
             del _headers[ref]
+
+
+def decode_named(ref: PieceRef, data: bytes, store_id: str) -> list[BucketEntries]:
+    """The buckets of a piece that was read whole, all checked.
+
+    Raises:
+        CorruptionError: damaged, of another store, or not the piece that the record names.
+    """
+    header, buckets = decode_piece(data, file=ref.file, offset=ref.offset)
+    _compare(ref, header, store_id)
+    return list(buckets)
+
+
+def _compare(ref: PieceRef, header: PieceHeader, store_id: str) -> None:
+    named = (store_id, hex(ref.checksum), ref.length, ref.shard)
+    found = (header.store_id.hex(), hex(header.checksum), header.length, header.shard)
+    if named != found:
+        raise CorruptionError(
+            f"identity of piece {ref.name}", file=ref.file, offset=ref.offset, expected=named, found=found
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +202,7 @@ class PieceReader:
         if length > len(data):
             data = read(0, min(length, ref.length))
         header = decode_header(data, file=ref.file, offset=ref.offset)
-        self._compare(ref, header)
+        _compare(ref, header, self._store_id)
         return header
 
     def _checked(self, ref: PieceRef, decode: Callable[[_Read], _T]) -> _T:
@@ -230,11 +258,3 @@ class PieceReader:
     def _release(self, ref: PieceRef) -> None:
         with self._lock:
             self._held_bytes -= len(self._held.pop(ref, b""))
-
-    def _compare(self, ref: PieceRef, header: PieceHeader) -> None:
-        named = (self._store_id, hex(ref.checksum), ref.length, ref.shard)
-        found = (header.store_id.hex(), hex(header.checksum), header.length, header.shard)
-        if named != found:
-            raise CorruptionError(
-                f"identity of piece {ref.name}", file=ref.file, offset=ref.offset, expected=named, found=found
-            )

@@ -176,7 +176,14 @@ class HdfsNames:
                     continue
             break
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
+    def prepare(
+        self,
+        path: PurePosixPath,
+        data: bytes,
+        *,
+        epoch: int,
+        is_durable: bool = False,  # noqa: ARG002  every closed file is
+    ) -> Prepared:
         """See `Names`: a temporary file with the epoch in its name."""
         temporary = self.written(data, lambda: path.with_name(prepared_name(path.name, epoch)))
 

@@ -90,12 +90,12 @@ class LocalNames:
         """See `Names`."""
         replace_whole(self.fs, Path(path), data)
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int, is_durable: bool = False) -> Prepared:
         """See `Names`: a temporary file with the epoch in its name."""
         target = Path(path)
         temporary = target.with_name(prepared_name(path.name, epoch))
         try:
-            self.fs.write_file(temporary, data, sync=False)
+            self.fs.write_file(temporary, data, sync=is_durable)
         except OSError:
             discard(self.fs, temporary)
             raise

@@ -131,7 +131,14 @@ class ObjectNames:
         store = self._store(len(data))
         self._call(path, lambda: obstore.put(store, _key(path), data, use_multipart=False))
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:  # noqa: ARG002
+    def prepare(
+        self,
+        path: PurePosixPath,
+        data: bytes,
+        *,
+        epoch: int,  # noqa: ARG002
+        is_durable: bool = False,  # noqa: ARG002  every object is
+    ) -> Prepared:
         """See `Names`: nothing is written before the object is replaced, if it is still today's version."""
         version: UpdateVersion | None
         try:

@@ -104,8 +104,8 @@ class Names(Protocol):
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """Put a file in place of the old one, if any. Readers see one of both, whole; the new one may be lost."""
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
-        """Get a replacement of a file ready.
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int, is_durable: bool = False) -> Prepared:
+        """Get a replacement of a file ready; with `is_durable` its bytes are durable, its name after `sync`.
 
         Its `put` raises FileNotFoundError when an owner of a higher epoch has removed the replacement, or when another
         file was put in place since it was prepared: a storage sees one of the two, and refuses for it.
@@ -233,9 +233,9 @@ class Place:
         """See `Names.replace`."""
         self.names.replace(self.path, data)
 
-    def prepare(self, data: bytes, *, epoch: int) -> Prepared:
+    def prepare(self, data: bytes, *, epoch: int, is_durable: bool = False) -> Prepared:
         """See `Names.prepare`."""
-        return self.names.prepare(self.path, data, epoch=epoch)
+        return self.names.prepare(self.path, data, epoch=epoch, is_durable=is_durable)
 
     def remove_prepared(self, *, below_epoch: int) -> None:
         """See `Names.remove_prepared`."""

@@ -16,17 +16,18 @@ deletes its tables and draws another nonce. Headers never go back to an old nonc
 A name is there or it is not: a holder that is killed before it has made the file leaves a header without one, which
 makes the tables worthless once more.
 
-Layout of `header`, version 3, integers in the machine's order, rewritten whole:
+Layout of `header`, version 4, integers in the machine's order, rewritten whole:
 
       0  magic     8 bytes  "BSTABGEN"
-      8  version   u16      3 (2 has the same fields, and no `.nonce` file was made for it)
+      8  version   u16      4
      10  length    u16      of the body
      12  body      msgpack array of the fields of `GenerationHeader`
          checksum  u64      xxh3_64 of everything before
          zeros              to 512 bytes
 
-A header that is damaged, dirty, of another version, boot, layout, history or memory directory makes all tables
-worthless; they are deleted. Nothing here is synced: after a power cut the boot id differs.
+A header that is damaged, dirty, of another version, boot, layout, history or memory directory, or of a later expiry
+point than the view's, makes all tables worthless; they are deleted. Nothing here is synced: after a power cut the boot
+id differs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from bucket_store.tables.view import ShardView
 from bucket_store.wire import decode, encode
 
 _MAGIC = b"BSTABGEN"
-_VERSION = 3
+_VERSION = 4
 _HEAD = struct.Struct("=8sHH")
 _CHECKSUM = struct.Struct("=Q")
 _HEADER_BYTES = 512
@@ -68,8 +69,9 @@ class GenerationHeader:
     """Describes the tables of a generation; the first four fields change only when all tables are deleted.
 
     The tables hold exactly the committed windows below `next_window`, of the history in `lineage`: the end of the
-    lineage of the last view applied. `is_dirty`: a holder is changing tables; if the next holder finds it set, that
-    holder has died. `nonce`, 16 bytes, is in every table file too, and names a file in memory.
+    lineage of the last view applied. They may lack entries that were dead at `expiry_point`, the last view's.
+    `is_dirty`: a holder is changing tables; if the next holder finds it set, that holder has died. `nonce`, 16 bytes,
+    is in every table file too, and names a file in memory.
     """
 
     store_id: str
@@ -79,6 +81,7 @@ class GenerationHeader:
     lineage: Lineage
     next_window: int
     is_dirty: bool
+    expiry_point: int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,10 @@ class Generation:
     def mark_at(self, view: ShardView) -> None:
         """Marks the tables as holding the windows of the view."""
         lineage = view.lineage[-_LINEAGE_KEPT:]
-        self._write(replace(self.header, lineage=lineage, next_window=view.next_window, is_dirty=False))
+        point = view.expiry_point
+        self._write(
+            replace(self.header, lineage=lineage, next_window=view.next_window, is_dirty=False, expiry_point=point)
+        )
 
     def _write(self, header: GenerationHeader) -> None:
         self.header = header
@@ -160,6 +166,7 @@ def open_generation(
         view.lineage[-_LINEAGE_KEPT:],
         view.next_window,
         False,
+        view.expiry_point,
     )
     while True:
         number = max(_numbers(directories.disk), default=0)
@@ -277,9 +284,18 @@ def _enter(directories: ShardDirectories, number: int, fresh: GenerationHeader, 
 
 def _is_sound(header: GenerationHeader, fresh: GenerationHeader, view: ShardView) -> bool:
     """Whether the tables are whole, readable as they are, and hold windows of the view's history only."""
-    like_fresh = replace(header, nonce=fresh.nonce, lineage=fresh.lineage, next_window=fresh.next_window)
+    like_fresh = replace(
+        header,
+        nonce=fresh.nonce,
+        lineage=fresh.lineage,
+        next_window=fresh.next_window,
+        expiry_point=fresh.expiry_point,
+    )
     history = history_at(header.lineage, header.next_window)
-    return like_fresh == fresh and history == view.history_at(header.next_window) != b""
+    has_all_live = header.expiry_point is None or (
+        view.expiry_point is not None and header.expiry_point <= view.expiry_point
+    )
+    return like_fresh == fresh and has_all_live and history == view.history_at(header.next_window) != b""
 
 
 def _refuse_if_overtaken(header: GenerationHeader | None, view: ShardView) -> None:
@@ -300,10 +316,14 @@ def _place(directories: ShardDirectories, number: int, header: GenerationHeader)
     """A new empty generation, locked before it is visible; None when another process was faster."""
     making = directories.disk / f".{number}-{secrets.token_hex(4)}"
     making.mkdir()
-    (making / "lock").touch()
+    # Another process may take it for an orphan and delete it at any moment before it is locked.
+    try:
+        (making / "lock").touch()
+    except FileNotFoundError:
+        return None
     lock = try_lock(making)
     if lock is None:
-        return None  # another process takes it for an orphan and deletes it
+        return None
     try:
         _write_header(making, header)
         making.rename(directories.disk / str(number))
@@ -337,6 +357,9 @@ def _delete_lower(directories: ShardDirectories, number: int) -> None:
                 shutil.rmtree(directories.memory / name, ignore_errors=True)
             shutil.rmtree(directories.disk / name, ignore_errors=True)
             os.close(lock)
+        elif not name.isdecimal():
+            with contextlib.suppress(OSError):  # locked, or gone; else its maker was killed before it had a lock
+                (directories.disk / name).rmdir()
 
 
 def _nonce_file(memory: Path, header: GenerationHeader) -> Path:

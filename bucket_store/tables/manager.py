@@ -232,7 +232,7 @@ class ShardTables:
                 resident.drop_dead(bucket)
                 self._counters.expired += 1
         position = generation.header.next_window
-        if position == self._view.next_window:
+        if position == self._view.next_window and generation.header.expiry_point == self._view.expiry_point:
             return
         began = time.perf_counter()
         generation.mark_dirty()

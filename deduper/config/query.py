@@ -23,6 +23,17 @@ from deduper.config.sections import PORTS, FunctionSink, NoneSink, SinksConfig
 from deduper.config.values import Section
 
 WHERE = "Deduper"
+QUERIES = "queries"
+"""In a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
+BATCH = "batch"
+"""In the same: the query id and the batch id of this window; None for rows that are no batch."""
+COUNTS = "counts"
+"""In the same: rows by port, for functions that get a window after its record was folded."""
+TXN_VERSION = "txn_version"
+"""In the same: greater than that of every earlier window, also of one that a rewind or a restored copy has undone.
+
+It is the wall clock at the commit, in µs, or one more than the last: numbers of windows come again after both.
+"""
 
 
 class QuerySource(Section):

@@ -88,7 +88,7 @@ class PublicationUnknownError(KafkaSinkError):
 
     The operator: search the topic for the window's records (header `dedup-window`; `dedup-replay` for errors) with a
     read_committed consumer, then start once with `--unpublished publish` (send them again) or `--unpublished skip`
-    (take them as published).
+    (take them as published); a `Deduper` has the argument `unpublished`.
     """
 
     exit_code = ExitCode.INTEGRITY

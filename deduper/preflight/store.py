@@ -13,7 +13,7 @@ from deduper.diagnostics import note, warning
 from deduper.preflight.results import Results, Start
 from deduper.window.completeness import require_none_open
 from deduper.window.owner_alive import how_ended, last_end, owner_lives, require_no_owner
-from deduper.window.recovery import check_ports, require_fixed_settings
+from deduper.window.recovery import check_ports, require_fixed_settings, require_of_job
 
 
 def owner(start: Start) -> Results:
@@ -40,6 +40,7 @@ def settings(start: Start) -> Results:
     require_fixed_settings(start.config, log)
     if not start.seeds:
         require_none_open(log)
+        require_of_job(log)
     yield from _last_end(start, log)
     original = original_of(log)
     if original is not None:

@@ -43,9 +43,9 @@ def answer(
             newest = list(batches.items())[-1]
             warning = (
                 f"{name}: query {query_id} is new to a store of {next_window} windows, the last of which is batch "
-                f"{newest[1]} of query {newest[0]}: its checkpoint was replaced. What it reads again leaves as "
-                "duplicate, what it skips is gone. Go on; or start the source where the store stands; or use another "
-                "store"
+                f"{newest[1]} of query {newest[0]}: its checkpoint was replaced, or it is a second query. What it "
+                "reads again leaves as duplicate, what it skips is gone. Go on; or start the source where the store "
+                "stands; or use another store"
             )
             if refuses_new:
                 raise NewCheckpointError(warning)
@@ -63,5 +63,5 @@ def answer(
         f"{name}: Spark asks for batch {batch_id} of query {query_id}, and the store has judged batch {last}: the "
         f"checkpoint is older than the store, and batch {batch_id} may hold other rows than then. Put the newest "
         "checkpoint back; or start with a new one, and what is read again leaves as duplicate; or take the store back "
-        "with `deduper rewind`"
+        "with `deduper rewind`, if all its ports are files"
     )

@@ -12,19 +12,26 @@ import contextlib
 import logging
 import re
 import threading
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from bucket_store.log.records import OutputFile
 from bucket_store.places.outages import waiting
 from bucket_store.places.place import Place
 from deduper.config.load import load_config
-from deduper.config.query import FILE_NAME, QueryConfig, QuerySource, described, query_config, require_settings
+from deduper.config.query import (
+    BATCH,
+    FILE_NAME,
+    QueryConfig,
+    QuerySource,
+    described,
+    query_config,
+    require_settings,
+)
 from deduper.config.sections import PORTS
 from deduper.errors import StopRequested, UnfinishedWindowError, UsageError
 from deduper.query.batches import Answer, answer
@@ -36,19 +43,30 @@ from deduper.query.ports import (
     StagedRows,
     Window,
     require_json,
+    require_typed,
     sections,
 )
 from deduper.query.rules import Expiry
+from deduper.sinks.names import outputs_of
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.staging import staging_home
-from deduper.sources.frames import BATCH, FrameBatch, FrameColumns, FramePlan, last_batches
+from deduper.sources.frames import FrameBatch, FrameColumns, FramePlan, last_batches
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
 from deduper.spark_promises import DEFAULT_MASTER, TIME_ZONE, have_spare_cores
+from deduper.window.completeness import require_none_open
 from deduper.window.opened import opened_runner
 from deduper.window.present_clock import wall_clock_us
-from deduper.window.recovery import owned_store, publish_unmarked, reason_to_stop, recover, unpublished
+from deduper.window.recovery import (
+    owned_store,
+    publish_unmarked,
+    recover,
+    require_of_queries,
+    staged_outputs,
+    telling_takeover,
+    unpublished,
+)
 from deduper.window.runner import WindowInput
 
 if TYPE_CHECKING:
@@ -56,9 +74,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(deduper|bucket_store)\b")
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
+"""Of a query's thread: the id of this run of the query, in which Spark asks for a batch once."""
 _MASTER = "spark.master"
+_STATE = "StateStore"
+"""In the names of the RDDs of stateful operators."""
 _WAIT_US = 600_000_000
 """For brokers that do not answer: the default of a job's `deadline`."""
 
@@ -86,10 +108,12 @@ class Deduper:
         memory: the most bytes of tables in memory, over all processes: `2GiB`.
         metrics_port: serve the metrics of a job on this port of 127.0.0.1, for Prometheus, while the store is open.
         place: the columns that say where a row comes from, the last of them its number there, an integer: `["topic",
-            "partition", "offset"]`. Outputs and commands name first copies by them. By default `_dedup_source` and
-            `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
+            "partition", "offset"]`. Outputs and commands name rows by them; no verdict depends on them. By default
+            `_dedup_source` and `_dedup_position` if the DataFrame has both, else the batch and the row's number in it.
         on_new_checkpoint: `warn`, or `refuse`, when a query that is new to a store of another one comes.
         take_over: claim the store even if another owner seems to be alive; that one can commit nothing more.
+        unpublished: for a window of which the Kafka cluster has forgotten whether its rows were sent: `refuse`,
+            `publish` (send them again) or `skip` (take them as sent).
         settings: any other setting of `store` (`tables`, `first_seen`), and `shared_folders`.
 
     Raises:
@@ -124,6 +148,7 @@ class Deduper:
         place: Sequence[str] | None = None,
         on_new_checkpoint: Literal["warn", "refuse"] = "warn",
         take_over: bool = False,
+        unpublished: Literal["refuse", "publish", "skip"] = "refuse",
         **settings: Any,
     ) -> None:
         of_store = {"url": store, "shards": shards, "memory": memory}
@@ -150,6 +175,7 @@ class Deduper:
             place=place,
             on_new_checkpoint=on_new_checkpoint,
             take_over=take_over,
+            unpublished=unpublished,
         )
 
     @classmethod
@@ -160,16 +186,19 @@ class Deduper:
         place: Sequence[str] | None = None,
         on_new_checkpoint: Literal["warn", "refuse"] = "warn",
         take_over: bool = False,
+        unpublished: Literal["refuse", "publish", "skip"] = "refuse",
         overrides: Collection[str] = (),
     ) -> Self:
         """A Deduper with the key, expiry and store of a job's file; its source and sinks are not looked at further.
+
+        A store that has windows of the job is refused: give another one in `overrides`.
 
         Raises:
             ConfigError: the file is wrong, with line and column.
 
         Example:
-            >>> Deduper.from_config("deduper.yaml", overrides=["name=again"]).name
-            'again'
+            >>> Deduper.from_config("deduper.yaml", overrides=["store.url=rocksdb:state/own", "name=own"]).name
+            'own'
         """
         config = load_config(path, overrides=overrides)
         made = cls.__new__(cls)
@@ -179,11 +208,18 @@ class Deduper:
             place=place,
             on_new_checkpoint=on_new_checkpoint,
             take_over=take_over,
+            unpublished=unpublished,
         )
         return made
 
     def _start(
-        self, settings: dict[str, Any], *, place: Sequence[str] | None, on_new_checkpoint: str, take_over: bool
+        self,
+        settings: dict[str, Any],
+        *,
+        place: Sequence[str] | None,
+        on_new_checkpoint: str,
+        take_over: bool,
+        unpublished: str,
     ) -> None:
         if place is not None and (isinstance(place, str) or len(place) < 2):
             raise UsageError(
@@ -192,16 +228,20 @@ class Deduper:
         self._place = None if place is None else tuple(place)
         if on_new_checkpoint not in ("warn", "refuse"):
             raise UsageError(f"on_new_checkpoint: `{on_new_checkpoint}` is not known; write `warn` or `refuse`")
+        if unpublished not in (answers := [one.value for one in OnUnknown]):
+            raise UsageError(f"unpublished: `{unpublished}` is not known; write one of {', '.join(answers)}")
         _refuse_connect()
         require_settings(settings)
         self._settings = settings
         self._refuses_new = on_new_checkpoint == "refuse"
         self._take_over = take_over
+        self._unpublished = OnUnknown(unpublished)
         self._lock = threading.RLock()
         self._ports: Mapping[str, Port] | None = None
         self._open: _OpenStore | None = None
         self._finishes = False
-        _close_at_exit(self)
+        self._last_call: tuple[str | None, str, int | None] | None = None
+        self._stop = threading.Event()
 
     @property
     def name(self) -> str:
@@ -215,7 +255,7 @@ class Deduper:
         None: its rows are counted and dropped. A function is called once for each window after its commit, with rows
         that lie in staged files: any number of actions on them costs a reading, and no second judging. If it raises,
         the batch fails, and the next start of the query calls the functions again with the same rows and
-        `window.replayed`.
+        `window.replayed`. The function that is given back is called once for a batch.
 
         Raises:
             UsageError: a port is none of these, or this Deduper has a query already.
@@ -235,11 +275,12 @@ class Deduper:
         """The rows of a batch by verdict, for a function of your own, or of a DataFrame that is no stream.
 
         Inside `foreachBatch` the batch is Spark's. Its window counts as finished when the next batch of the query
-        comes; until then the same batch gets the same rows again, with `window.replayed`. Elsewhere it is finished by
-        the next call, or by `close`; a `batch_id` makes a call repeatable there too.
+        comes; until then the next start gets the same rows again for the same batch, with `window.replayed`. Elsewhere
+        it is finished by the next call, by `finish`, or, without a `batch_id`, by the end of the `with` block; a
+        `batch_id` makes a call repeatable there too.
 
         Raises:
-            UsageError: the DataFrame is a stream, or lacks a column.
+            UsageError: the DataFrame is a stream, or lacks a column; or a query calls twice for one batch.
             UnfinishedWindowError: nobody knows whether the rows of the last window were used.
 
         Example:
@@ -256,13 +297,14 @@ class Deduper:
             if self._ports is not _SPLIT:
                 raise UsageError(f"{self.name}: `into` has the batches of this Deduper; make another one for `split`")
             query_id, number = _identity(rows.sparkSession, batch_id)
-            ports: Ports = self._run(rows, lambda store: store.split(query_id, number, rows))
+            ports: Ports = self._run(rows, query_id, number, lambda store: store.split(query_id, number, rows))
             return ports
 
     def finish(self) -> None:
-        """Say that the rows of the last `split` were used: they are not given again, and their files go.
+        """Say that the rows of the last window were used: they are not given again, and their files go.
 
-        Only needed where nothing else says it: see `split`.
+        Only needed where nothing else says it: see `split`; and for `into`, before the query starts, if a function
+        cannot take a window of an earlier process.
         """
         with self._lock:
             if self._open is None:
@@ -271,20 +313,43 @@ class Deduper:
                 self._open.finish()
 
     def close(self) -> None:
-        """Give the store back, when the call that is under way has ended. Safe to repeat; a batch opens it again."""
+        """Give the store back, when the call that is under way has ended. Safe to repeat; a batch opens it again.
+
+        Waits until the last window is published, but for one of `split` that is not finished, and until small pieces of
+        the store are merged.
+
+        Raises:
+            Exception: why the last window could not be published: it is committed, and the next start publishes it.
+        """
         with self._lock:
-            store, self._open = self._open, None
-            if store is not None:
-                store.close()
+            self._give_back()
+
+    def _give_back(self, failure: BaseException | None = None) -> None:
+        store, self._open = self._open, None
+        atexit.unregister(self._close_at_exit)
+        if store is not None:
+            store.close(failure)
+
+    def _close_at_exit(self) -> None:
+        self._stop.set()  # before the lock: a call may hold it that waits for brokers or a storage
+        try:
+            self.close()
+        except Exception as exc:  # noqa: BLE001  nobody is left to catch it
+            logger.error("%s: not everything was done at the end of the process: %s", self.name, exc)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, _kind: object, failure: BaseException | None, *_: object) -> None:
         with self._lock:
-            if kind is None and self._open is not None and self._open.is_unnumbered:
-                self.finish()
-            self.close()
+            try:
+                if failure is None and self._open is not None and self._open.is_unnumbered:
+                    self.finish()
+            except BaseException as exc:
+                failure = exc
+                raise
+            finally:
+                self._give_back(failure)
 
     def _use(self, ports: Mapping[str, Port]) -> None:
         sections(ports)
@@ -297,34 +362,48 @@ class Deduper:
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         with self._lock:
             query_id, _ = _identity(batch.sparkSession, batch_id)
-            self._run(batch, lambda store: store.judge(query_id, batch_id, batch))
+            self._run(batch, query_id, batch_id, lambda store: store.judge(query_id, batch_id, batch))
 
-    def _run(self, rows: DataFrame, act: Callable[[_OpenStore], Any]) -> Any:
+    def _run(self, rows: DataFrame, query_id: str, batch_id: int | None, act: Callable[[_OpenStore], Any]) -> Any:
         """Act on the open store. After a failure it is given back: the next call recovers it, as after a crash."""
-        assert self._ports is not None
         session = rows.sparkSession
+        call = session.sparkContext.getLocalProperty(_RUN_ID), query_id, batch_id
+        if query_id and call[0] is not None and call == self._last_call:
+            raise UsageError(
+                f"{self.name}: a second call for batch {batch_id} of query {query_id}: its rows were not judged, for a "
+                "batch is judged as a whole. Unite the DataFrames before the call, or use one Deduper for each"
+            )
         if self._open is not None and not self._open.fits(session, rows):
             self.close()
         try:
             if self._open is None:
-                config = self._config(session, rows)
-                functions = {port: value for port, value in self._ports.items() if callable(value)}
-                self._open = _OpenStore(
-                    config,
-                    rows,
-                    None if self._ports is _SPLIT else functions,
-                    take_over=self._take_over,
-                    refuses_new=self._refuses_new,
-                )
-                self._take_over = False  # a later owner keeps the store
-                if self._finishes:
-                    self._open.finish()
-                    self._finishes = False
+                self._open = self._opened(session, rows)
             self._open.use(session)
-            return act(self._open)
-        except BaseException:
-            self.close()
+            given = act(self._open)
+        except BaseException as exc:
+            self._give_back(exc)
             raise
+        self._last_call = call
+        return given
+
+    def _opened(self, session: SparkSession, rows: DataFrame) -> _OpenStore:
+        assert self._ports is not None
+        config = self._config(session, rows)
+        functions = {port: value for port, value in self._ports.items() if callable(value)}
+        self._stop = threading.Event()
+        atexit.register(self._close_at_exit)
+        store = _OpenStore(
+            config,
+            rows,
+            None if self._ports is _SPLIT else functions,
+            self._stop,
+            take_over=self._take_over,
+            refuses_new=self._refuses_new,
+            unpublished=self._unpublished,
+            finishes=self._finishes,
+        )
+        self._take_over = self._finishes = False  # a later owner keeps the store
+        return store
 
     def _config(self, session: SparkSession, rows: DataFrame) -> QueryConfig:
         assert self._ports is not None
@@ -338,7 +417,9 @@ class Deduper:
         spark = {_MASTER: session.sparkContext.master or DEFAULT_MASTER}
         config = query_config({**self._settings, "spark": spark}, source, sections(self._ports))
         if any(sink.format == "json" for sink in config.file_ports.values()):
-            require_json(rows.schema)
+            require_json(rows.schema, source.zone)
+        if config.function_ports or any(sink.format == "parquet" for sink in config.file_ports.values()):
+            require_typed(rows.schema)
         home = staging_home(config)
         if config.function_ports and home.names.scheme not in ("file", "hdfs"):
             raise UsageError(
@@ -370,26 +451,30 @@ class _OpenStore:
         config: QueryConfig,
         rows: DataFrame,
         functions: Mapping[str, PortFunction] | None,
+        stop: threading.Event,
         *,
         take_over: bool,
         refuses_new: bool,
+        unpublished: OnUnknown,
+        finishes: bool,
     ) -> None:
         session = rows.sparkSession
         self._config = config
         self._context = session.sparkContext
         self._schema = rows.schema
         self._refuses_new = refuses_new
+        self._is_held = functions is None
+        self._stop = stop
         self._rows = StagedRows(session, config, rows.schema)
         with contextlib.ExitStack() as stack:
-            # A query has no stop of its own: its user ends the process, or the wait by Ctrl-C.
-            stack.enter_context(waiting(config.store.deadline / 1e6, threading.Event(), StopRequested))
+            stack.enter_context(waiting(config.store.deadline / 1e6, stop, StopRequested))
             self._metrics = stack.enter_context(_metrics(config))
             self._owned = stack.enter_context(owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us))
             self._log = self._owned.log
             self._plan = FramePlan(session, config, self._log.manifest.salt)
-            self._calls = FunctionCalls(self._rows, self._log, config.name, functions or {})
-            is_held = functions is None
-            handed = self._calls if config.function_ports else None
+            require_none_open(self._log)
+            require_of_queries(self._log)
+            self._calls = FunctionCalls(self._rows, self._log, functions)
             settings = dict(self._context.getConf().getAll())
             by_tasks = have_spare_cores(str(config.spark[_MASTER]), settings.get("spark.executor.cores"))
             logged_in: LogsIn = needs_none
@@ -400,13 +485,15 @@ class _OpenStore:
                     config.topic_ports,
                     _WAIT_US,
                     self._log,
-                    OnUnknown.REFUSE,
-                    threading.Event(),
+                    unpublished,
+                    stop,
                     (lambda: session) if by_tasks else None,
                     logged_in,
                 )
             )
-            recover(config, self._owned, self._topics, handed, is_held=is_held)
+            self._calls.are_used = finishes
+            recover(config, self._owned, self._topics, self._calls, is_held=self._is_held and not finishes)
+            self._calls.are_used = False
             _describe(config, self._log.root / FILE_NAME)
             if self._metrics is not None:
                 self._metrics.opened(self._log)
@@ -419,11 +506,17 @@ class _OpenStore:
                     wall_clock_us,
                     by_tasks=by_tasks,
                     topics=self._topics,
-                    functions=handed,
-                    is_held=is_held,
+                    functions=self._calls,
+                    is_held=self._is_held,
                 )
             )
+            stack.push(self._end_waits)
             self._stack = stack.pop_all()
+
+    def _end_waits(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After a failure, or Ctrl-C, a publication under way waits for no broker or storage."""
+        if kind is not None:
+            self._stop.set()
 
     def fits(self, session: SparkSession, rows: DataFrame) -> bool:
         """Whether these rows can be judged by what is open: the same context, the same columns."""
@@ -437,14 +530,17 @@ class _OpenStore:
         """Judge a batch and hand it to its ports, unless that was done."""
         if self._answer(query_id, batch_id) is Answer.JUDGE:
             self._make(query_id, batch_id, batch)
+        else:
+            _commit_states(batch)
 
     def split(self, query_id: str, batch_id: int | None, rows: DataFrame) -> Ports:
         """The rows of a batch by verdict; those of before if it was judged and is not finished."""
         if batch_id is not None and self._answer(query_id, batch_id) is Answer.NOTHING:
-            return self._taken(replayed=True)
+            _commit_states(rows)
+            return self._again(query_id, batch_id)
         self._finish_last(query_id, batch_id)
         self._make(query_id, batch_id, rows)
-        return self._taken(replayed=False)
+        return self._newest(is_replayed=False)
 
     @property
     def is_unnumbered(self) -> bool:
@@ -468,12 +564,15 @@ class _OpenStore:
         if not pending:
             return
         last_query, last_batch = self._log.state.extra[BATCH]
-        if last_batch is None:
+        outputs = staged_outputs(self._config, self._log, pending[-1])
+        if not outputs:
+            is_finished = True
+        elif last_batch is None:
             is_finished = self._calls.judging is not None
         else:
             is_finished = batch_id is not None and query_id == last_query and batch_id > last_batch
         if not is_finished:
-            staged = {one.staged.rpartition("/")[0] for one in self._log.state.outputs[pending[-1]]}
+            staged = {one.staged.rpartition("/")[0] for one in outputs}
             which = "" if last_batch is None else f" (batch {last_batch} of query {last_query or 'without an id'})"
             raise UnfinishedWindowError(
                 f"{self._config.name}: window {pending[-1]}{which} was judged, and nobody knows whether its rows were "
@@ -482,9 +581,19 @@ class _OpenStore:
             )
         self.finish()
 
-    def close(self) -> None:
-        """Give the store back."""
-        self._stack.close()
+    def close(self, failure: BaseException | None = None) -> None:
+        """Give the store back, because of a failure, or after all that is under way.
+
+        Raises:
+            Exception: without a failure: why the last window was not published.
+        """
+        if failure is not None:
+            self._stack.__exit__(type(failure), failure, failure.__traceback__)
+            return
+        with self._stack, telling_takeover(self._log):
+            if not self._is_held:
+                self._runner.wait_until_published()
+            self._runner.finish()
 
     def _answer(self, query_id: str, batch_id: int) -> Answer:
         state = self._log.state
@@ -508,7 +617,7 @@ class _OpenStore:
         number = state.next_window if batch_id is None else batch_id
         metrics = self._metrics
         try:
-            with contextlib.nullcontext() if metrics is None else metrics.window():
+            with contextlib.nullcontext() if metrics is None else metrics.window(), telling_takeover(self._log):
                 self._runner.run(
                     WindowInput(query_id, number, source), None if metrics is None else metrics.window_ended
                 )
@@ -521,14 +630,35 @@ class _OpenStore:
                     f"the Python of Spark's workers has no module {missing[1]}: set PYSPARK_PYTHON to one that has "
                     "this package, on every host, before the session starts"
                 ) from exc
-            raise reason_to_stop(self._log, exc) from exc
+            raise
 
-    def _taken(self, *, replayed: bool) -> Ports:
-        number = self._log.state.next_window - 1
-        # No rows of a window that is finished, whose files are gone.
-        outputs = self._log.state.outputs[number] if number in unpublished(self._log) else ()
+    def _newest(self, *, is_replayed: bool) -> Ports:
+        """The newest window: its rows, or none if it is finished, for then its files are gone."""
+        state = self._log.state
+        number, outputs = state.next_window - 1, tuple[OutputFile, ...]()
+        if number in unpublished(self._log):
+            outputs = outputs_of(staged_outputs(self._config, self._log, number)).functions
+        if is_replayed:
+            self._rows.require(number, outputs)
+        return self._ports(number, state.extra, outputs, is_replayed=is_replayed)
+
+    def _again(self, query_id: str, batch_id: int) -> Ports:
+        """The window of a batch that was judged: without rows if it is not the newest one, for then it is finished."""
+        if self._log.state.extra[BATCH] == [query_id, batch_id]:
+            return self._newest(is_replayed=True)
+        for commit in reversed(self._log.last_commits(self._log.state.next_window)):
+            if commit.extra.get(BATCH) == [query_id, batch_id]:
+                return self._ports(commit.window, commit.extra, (), is_replayed=True)
+        raise UsageError(
+            f"{self._config.name}: batch {batch_id} of query {query_id or 'without an id'} was judged, and finished "
+            "before the oldest record that the store has: leave it out"
+        )
+
+    def _ports(
+        self, number: int, extra: Mapping[str, Any], outputs: Sequence[OutputFile], *, is_replayed: bool
+    ) -> Ports:
         unique, duplicate, expired, error = (self._rows.of(port, outputs) for port in PORTS)
-        return Ports(unique, duplicate, expired, error, self._calls.window(number, replayed=replayed))
+        return Ports(unique, duplicate, expired, error, self._calls.window(number, extra, is_replayed=is_replayed))
 
 
 def _metrics(config: QueryConfig) -> contextlib.AbstractContextManager[JobMetrics | None]:
@@ -562,6 +692,16 @@ def _identity(session: SparkSession, batch_id: int | None) -> tuple[str, int | N
     return query_id, int(of_spark) if batch_id is None and of_spark is not None else batch_id
 
 
+def _commit_states(batch: DataFrame) -> None:
+    """Read a batch that needs no verdicts, if operators before it keep state.
+
+    Spark notes no batch as done whose states are not committed, and each task commits its own as its rows are read.
+    Without states nothing is read: the source may have deleted the rows since.
+    """
+    if _STATE in batch._jdf.queryExecution().toRdd().toDebugString():
+        batch.write.format("noop").mode("overwrite").save()
+
+
 def _name_of(store: str) -> str:
     """The last part of a URL, in the signs of a name."""
     last = store.rstrip("/").rpartition("/")[2].rpartition(":")[2].lower()
@@ -576,15 +716,3 @@ def _refuse_connect() -> None:
             "Spark Connect is not supported: rows are judged by tasks that the driver's own process plans; use a "
             "classic session, `SparkSession.builder.master(…)`"
         )
-
-
-def _close_at_exit(dedup: Deduper) -> None:
-    """The store is given back at the end of the process, if the Deduper is still there."""
-    atexit.register(partial(_close, weakref.ref(dedup)))
-
-
-def _close(reference: weakref.ref[Deduper]) -> None:
-    dedup = reference()
-    if dedup is not None:
-        with contextlib.suppress(Exception):
-            dedup.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
@@ -21,15 +21,16 @@ from pyspark.sql.types import (
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
+from bucket_store.places.open import open_place
 from deduper.columns import backticked
 from deduper.config.model import Config
-from deduper.config.query import QueryConfig
+from deduper.config.query import BATCH, COUNTS, TXN_VERSION, QueryConfig
 from deduper.config.sections import PORTS
 from deduper.core.verdict import TupleVerdict
-from deduper.errors import UsageError
-from deduper.sources.frames import BATCH
+from deduper.errors import IntegrityError, UsageError
+from deduper.spark_promises import TIME_ZONE
 from deduper.tasks.dedup_column import DEDUP, dedup_ddl
-from deduper.window.runner import COUNTS
+from deduper.time_zones import time_zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,10 @@ class Window:
         query_id: Spark's id of the query, which stays with its checkpoint; empty for a DataFrame that is no stream.
         replayed: whether a function may have had these rows before.
         counts: rows by port.
-        txn_app_id, txn_version: the same for every repetition: a sink that takes them, such as Delta's
-            (`txnAppId`, `txnVersion`), writes a window once.
+        txn_app_id, txn_version: the same for every repetition; the id is of the port, the version greater than that of
+            any window before, also of one that was undone. A sink that takes them, such as Delta's (`txnAppId`,
+            `txnVersion`), writes the rows of a port once. The window of `split` is that of all ports: where two of them
+            go into one table, append the port's name to the id of each.
     """
 
     number: int
@@ -158,58 +161,90 @@ def _section(name: str, port: Port) -> dict[str, Any]:
     )
 
 
-def require_json(schema: StructType) -> None:
-    """Check that JSON can hold the columns.
+def require_json(schema: StructType, zone: str) -> None:
+    """Check that JSON can hold the columns, with times in the session's zone.
 
     Raises:
         UsageError: one cannot be written.
     """
+    if time_zone(zone) is None:
+        raise UsageError(
+            f"{TIME_ZONE}: `{zone}` is no zone in which a port of JSON can write times; set a name such as "
+            "Europe/Paris, or an offset such as +02:00, in the session"
+        )
     for column in schema:
-        if _holds_interval(column.dataType):
+        if _holds(column.dataType, DayTimeIntervalType):
             raise UsageError(
                 f"column `{column.name}` is {column.dataType.simpleString()}, which a port of JSON cannot hold; "
                 "cast it, for instance to string"
             )
 
 
-def _holds_interval(kind: DataType) -> bool:
+def require_typed(schema: StructType) -> None:
+    """Check that Spark can read the columns back from Parquet files. It may lack a whole column, see `StagedRows`.
+
+    Raises:
+        UsageError: a part of a column has no type.
+    """
+    for column in schema:
+        if not isinstance(column.dataType, NullType) and _holds(column.dataType, NullType):
+            raise UsageError(
+                f"column `{column.name}` is {column.dataType.simpleString()}: Spark reads no part without a type from "
+                "Parquet; cast it, for instance to array<string>"
+            )
+
+
+def _holds(kind: DataType, wanted: type[DataType]) -> bool:
     if isinstance(kind, StructType):
-        return any(_holds_interval(field.dataType) for field in kind)
+        return any(_holds(field.dataType, wanted) for field in kind)
     if isinstance(kind, MapType):
-        return _holds_interval(kind.keyType) or _holds_interval(kind.valueType)
-    return _holds_interval(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, DayTimeIntervalType)
+        return _holds(kind.keyType, wanted) or _holds(kind.valueType, wanted)
+    return _holds(kind.elementType, wanted) if isinstance(kind, ArrayType) else isinstance(kind, wanted)
 
 
 class FunctionCalls:
-    """Hands staged rows to functions, port by port; see `FunctionPorts`."""
+    """Hands staged rows to functions, port by port; see `FunctionPorts`.
 
-    def __init__(self, rows: StagedRows, log: CommitLog, name: str, functions: Mapping[str, PortFunction]) -> None:
+    `functions` None: `split` hands the rows over, so that no window is called for here.
+    """
+
+    def __init__(self, rows: StagedRows, log: CommitLog, functions: Mapping[str, PortFunction] | None) -> None:
         self._rows = rows
         self._log = log
-        self._name = name
         self._functions = functions
         self.judging: int | None = None
         """The window that is judged now: any other is handed over again."""
+        self.are_used = False
+        """The user says so of the windows that are published now: no function gets them."""
+        self._called: int | None = None
 
     def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
-        """Call every function, with no rows where its port has none."""
-        about = self.window(window, replayed=window != self.judging)
-        for port, function in self._functions.items():
-            function(self._rows.of(port, outputs), about)
+        """Call every function, with no rows where its port has none.
 
-    def window(self, number: int, *, replayed: bool) -> Window:
-        """The newest window, by what the log says of it."""
-        extra = self._log.state.extra
+        Raises:
+            UsageError, IntegrityError: there is no function for rows of a port, or they cannot be read; see `replayed`.
+        """
+        if self._functions is None or self.are_used:
+            return
+        for output in outputs:
+            if output.port not in self._functions:
+                raise UsageError(
+                    f"window {window} was committed for port {output.port} to go to a function, and may not be there "
+                    f"yet; {output.port} is no function now: put it back, start once, then change it; {_OR_FINISH}"
+                )
+        is_replayed = window != self.judging or window == self._called
+        if is_replayed:
+            self._rows.require(window, outputs)
+        self._called = window
+        about = self.window(window, self._log.state.extra, is_replayed=is_replayed)
+        for port, function in self._functions.items():
+            function(self._rows.of(port, outputs), replace(about, txn_app_id=f"{about.txn_app_id}-{port}"))
+
+    def window(self, number: int, extra: Mapping[str, Any], *, is_replayed: bool) -> Window:
+        """A window of all ports, by the `extra` of its commit."""
         query_id, batch_id = extra[BATCH]
-        return Window(
-            number=number,
-            batch_id=batch_id,
-            query_id=query_id,
-            replayed=replayed,
-            counts=dict(extra[COUNTS]),
-            txn_app_id=f"deduper-{self._name}-{self._log.manifest.store_id}",
-            txn_version=number,
-        )
+        app_id = f"deduper-{self._log.manifest.store_id}"
+        return Window(number, batch_id, query_id, is_replayed, dict(extra[COUNTS]), app_id, extra[TXN_VERSION])
 
 
 class StagedRows:
@@ -232,16 +267,29 @@ class StagedRows:
         schema = self._schemas[port]
         if not paths:
             return self._complete(self.session.createDataFrame([], schema))
-        # Of the session's own settings none may drop or shift a value.
-        options = {
-            "datetimeRebaseMode": "CORRECTED",
-            "int96RebaseMode": "CORRECTED",
-            "ignoreCorruptFiles": "false",
-            "ignoreMissingFiles": "false",
-            "mergeSchema": "false",
-            "recursiveFileLookup": "true",  # or names such as `day=1` above the files would become columns
-        }
-        return self._complete(self.session.read.schema(schema).options(**options).parquet(*paths))
+        return self._complete(self.session.read.schema(schema).options(**_OPTIONS).parquet(*paths))
+
+    def require(self, window: int, outputs: Sequence[OutputFile]) -> None:
+        """Check that rows which were staged earlier are there, with the columns of the DataFrames of today.
+
+        Raises:
+            IntegrityError: a file is gone.
+            UsageError: the columns are others.
+        """
+        for output in outputs:
+            rows = f"{output.rows:,} rows of port {output.port} are committed in window {window}"
+            if not open_place(output.staged).exists():
+                raise IntegrityError(
+                    f"{output.staged}: {rows} and perhaps not used, and their file is gone: bring it back; {_OR_FINISH}"
+                )
+            now = {*self._schemas[output.port].names, *self._untyped}
+            staged = self.session.read.options(**_OPTIONS).parquet(_uri(output.staged)).columns
+            differing = sorted(now.symmetric_difference(staged) - set(self._untyped))
+            if differing:
+                raise UsageError(
+                    f"{output.staged}: {rows} and perhaps not used, and have other columns than the DataFrame now: "
+                    f"{', '.join(differing)}; put them back, start once, then change them; {_OR_FINISH}"
+                )
 
     def _complete(self, rows: DataFrame) -> DataFrame:
         for name in self._untyped:
@@ -257,6 +305,19 @@ def dedup_column(config: Config, port: str) -> str:
     is_versions = config.keeps_versions and port == TupleVerdict.UNIQUE.port
     has_fingerprints = is_versions or (config.has_fingerprint and may_conflict)
     return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=is_error, fingerprints=has_fingerprints)}"
+
+
+# Of the session's own settings none may drop or shift a value.
+_OPTIONS = {
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "mergeSchema": "false",
+    "recursiveFileLookup": "true",  # or names such as `day=1` above the files would become columns
+    "__globPaths__": "false",  # or a bracket in a folder's name would be a pattern
+}
+_OR_FINISH = "or call `finish()` before the query starts, if these rows were used or are not needed"
 
 
 def _uri(staged: str) -> str:

@@ -14,6 +14,7 @@ class ReplayFiles:
 
     noun = "file"
     ends = ""
+    lost = ()
 
     def __init__(self, source: FilesSource) -> None:
         self._source = source

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from deduper.as_json import AsJson
 from deduper.core.clock import ClockRules
 from deduper.errors import DeduperError, SourceAwayError
 from deduper.tasks.readers.declared import Declared, Noted
@@ -81,6 +82,15 @@ class ReplayRange:
 ReplayInput: TypeAlias = ReplayFile | ReplayRange
 
 
+@dataclass(frozen=True, slots=True)
+class LostOffsets(AsJson):
+    """Offsets of a topic partition from `first` on that the brokers have deleted before they were sorted."""
+
+    partition: str
+    first: int
+    offsets: int
+
+
 class InputReading(Protocol):
     """How inputs of one kind are read, a `FileReading` or a `TopicReading`; pickled into tasks."""
 
@@ -113,6 +123,10 @@ class ReplayInputs(Protocol):
             SourceAwayError: see `wait_for`.
             IntegrityError: offsets are gone, and `data_loss` is `fail`.
         """
+
+    @property
+    def lost(self) -> tuple[LostOffsets, ...]:
+        """Those that the first call of `listed` gave, and the last one does not."""
 
     def surveyed(self) -> None:
         """Called when all were read once."""

@@ -166,7 +166,7 @@ class Making:
                 parts.append(slices[one])
         if not parts:
             raise UsageError(_NOTHING)
-        return Plan(asked_for(self.config, self.bounds), tuple(inputs), tuple(parts), source.ends)
+        return Plan(asked_for(self.config, self.bounds), tuple(inputs), tuple(parts), source.ends, source.lost)
 
     def _cutting(self, drawn: Outline) -> Cutting:
         expiry = self.config.expiry

@@ -12,6 +12,7 @@ The file of a plan, in a frame of `bucket_store.framing` (magic `DEDUPRPL`, vers
     ranges   of each: topic, partition, topic id, start, end, digest, size_bytes; as files, and one of both is empty
     ends     JSON of the end of each topic partition, as `kafka.ends` of a commit; empty for files
     parts    of each, in their order: a `PlannedFile` and nil, or nil and a `PlannedSlice`
+    lost     of each topic partition with offsets that were deleted before they were sorted: a `LostOffsets`
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.wire import decode, encode
-from deduper.replay.inputs import ReplayFile, ReplayInput, ReplayRange
+from deduper.replay.inputs import LostOffsets, ReplayFile, ReplayInput, ReplayRange
 from deduper.replay.keys import Key, KeyRange, Keys
 from deduper.replay.survey import Survey
 
@@ -84,6 +85,7 @@ class Plan:
     inputs: tuple[ReplayInput, ...]
     parts: tuple[PlannedPart, ...]
     ends: str = ""
+    lost: tuple[LostOffsets, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -103,7 +105,7 @@ class Plan:
             if isinstance(one, ReplayRange)
         )
         parts = tuple(_Part(part, None) if isinstance(part, PlannedFile) else _Part(None, part) for part in self.parts)
-        return frame(_MAGIC, _VERSION, encode(_Body(self.asked, files, ranges, self.ends, parts)))
+        return frame(_MAGIC, _VERSION, encode(_Body(self.asked, files, ranges, self.ends, parts, self.lost)))
 
     @classmethod
     def of_bytes(cls, data: bytes, file: str) -> Self:
@@ -126,7 +128,8 @@ class Plan:
             for number, one in enumerate(body.ranges)
         ]
         parts = (part.file if part.slice is None else part.slice for part in body.parts)
-        return cls(body.asked, (*files, *ranges), tuple(part for part in parts if part is not None), body.ends)
+        sound = tuple(part for part in parts if part is not None)
+        return cls(body.asked, (*files, *ranges), sound, body.ends, body.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ class _Body:
     ranges: tuple[_Range, ...]
     ends: str
     parts: tuple[_Part, ...]
+    lost: tuple[LostOffsets, ...]
 
 
 @dataclass(frozen=True, slots=True)

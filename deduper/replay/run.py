@@ -24,7 +24,7 @@ from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.replay.estimate import Estimate, MeasuredRate, Sample, estimated, measured_rate, sample_of
 from deduper.replay.files import ReplayFiles, source_files
-from deduper.replay.inputs import InputReading, ReplayInput, ReplayInputs, ReplayRange
+from deduper.replay.inputs import InputReading, LostOffsets, ReplayInput, ReplayInputs, ReplayRange
 from deduper.replay.keys import KeyRange
 from deduper.replay.making import FOLDER, PLAN, Making, Twin
 from deduper.replay.plan import Plan
@@ -57,10 +57,10 @@ class ReplayReport(AsJson):
 
     `store`, `outputs`: where it writes; `sorts_in`: the folder of its slices. `judged`: rows by port, of all runs.
     `is_begun`: the store has the plan. `is_over`: everything is judged. A source has `files`, or `offsets` in so many
-    `partitions`, of which `bytes` is an estimate. `files_since`, `offsets_since`: those that came meanwhile, and are
-    not judged; None: the brokers do not answer. `estimate`: of a plan; None when it is executed. `report`: a page about
-    the result. `rate`: as the windows of its own store were judged, or those of the job's; for people, who read the
-    time of the plan.
+    `partitions`, of which `bytes` is an estimate; `lost` were deleted before they were sorted. `files_since`,
+    `offsets_since`: those that came meanwhile, and are not judged; None: the brokers do not answer. `estimate`: of a
+    plan; None when it is executed. `report`: a page about the result. `rate`: as the windows of its own store were
+    judged, or those of the job's; for people, who read the time of the plan.
     """
 
     json_names = (
@@ -75,6 +75,7 @@ class ReplayReport(AsJson):
             "unfinished",
             "partitions",
             "offsets",
+            "lost",
             "bytes",
             "estimate",
         ),
@@ -89,6 +90,7 @@ class ReplayReport(AsJson):
     unfinished: int = 0
     partitions: int = 0
     offsets: int = 0
+    lost: tuple[LostOffsets, ...] = ()
     bytes: int = 0
     estimate: Estimate | None = None
     is_executed: bool = False
@@ -158,7 +160,7 @@ def _plan(
             raise UsageError(f"{own.source.place}: nothing is there to be replayed")
         planned = replace(planned, files=len(inputs), unfinished=waiting)
     elif planned.is_begun:  # its slices have all that is left of the topic
-        return _with_offsets(planned, Plan.of_bytes(plan_file(own).read(), str(plan_file(own))).inputs), sample
+        return _of_plan(planned, own), sample
     else:
         source = own.source.model_copy(update={"deadline": min(own.source.deadline, _PLAN_WAITS_US)})
         inputs = _inputs(own.model_copy(update={"source": source}), bounds, reading).listed()
@@ -175,6 +177,12 @@ def _with_offsets(report: ReplayReport, inputs: Iterable[ReplayInput]) -> Replay
     offsets = sum(one.end - one.start for one in ranges)
     size_bytes = sum(one.size_bytes for one in ranges)
     return replace(report, partitions=len({one.name for one in ranges}), offsets=offsets, bytes=size_bytes)
+
+
+def _of_plan(report: ReplayReport, config: Config) -> ReplayReport:
+    file = plan_file(config)
+    plan = Plan.of_bytes(file.read(), str(file))
+    return replace(_with_offsets(report, plan.inputs), lost=plan.lost)
 
 
 def _state(config: Config) -> LogState:
@@ -224,7 +232,7 @@ def replay(
     is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(state))
     report = replace(planned, windows=state.next_window, judged=dict(state.totals), is_over=is_over)
     if REPLAY in state.extra and not isinstance(own.source, FilesSource):
-        report = _with_offsets(report, Plan.of_bytes(plan_file(own).read(), str(plan_file(own))).inputs)
+        report = _of_plan(report, own)
     if not is_over:
         return report
     failpoints.hit("replay.drained")

@@ -20,7 +20,7 @@ from deduper.errors import SourceAwayError, UsageError
 from deduper.kafka.cluster import KafkaCluster
 from deduper.kafka.offsets import OffsetRange, Offsets, ends_to_wire
 from deduper.replay.estimate import sampled_records
-from deduper.replay.inputs import InputReading, ReplayInput, ReplayRange
+from deduper.replay.inputs import InputReading, LostOffsets, ReplayInput, ReplayRange
 from deduper.replay.keys import KeyRange
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
@@ -59,6 +59,8 @@ class ReplayTopics:
         self._clock = clock
         self._begun_s = 0.0
         self._losses = 0
+        self._first_listed: list[ReplayRange] = []
+        self._listed: list[ReplayRange] = []
 
     @property
     def ends(self) -> str:
@@ -81,11 +83,21 @@ class ReplayTopics:
         ranges = [replace(one, silence_s=self._batches.silence_s) for one in self._ranges(self._batch)]
         if not ranges:
             raise UsageError("nothing is to be replayed: no record of the topic is from --from on")
+        self._first_listed, self._listed = self._first_listed or ranges, ranges
         size = record_bytes(self._reading, ranges)
         return [
             replace(one, number=number, size_bytes=round((one.end - one.start) * size))
             for number, one in enumerate(ranges)
         ]
+
+    @property
+    def lost(self) -> tuple[LostOffsets, ...]:
+        """See `ReplayInputs`."""
+        first = {(one.name, one.topic_id): one.start for one in reversed(self._first_listed)}
+        left = {(one.name, one.topic_id): one.start for one in reversed(self._listed)}
+        ends = {(one.name, one.topic_id): one.end for one in self._first_listed}
+        lost = {place: (start, left.get(place, ends[place]) - start) for place, start in first.items()}
+        return tuple(LostOffsets(name, start, count) for (name, _), (start, count) in sorted(lost.items()) if count)
 
     def surveyed(self) -> None:
         """See `ReplayInputs`: the deadline begins again."""

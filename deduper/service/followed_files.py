@@ -14,11 +14,17 @@ from deduper.window.progress import PROGRESS
 
 
 class FollowedFiles:
-    """See `PlannedSource`. `listed` is called after every listing."""
+    """See `PlannedSource`. `listed` is called after every listing, `away` where that fails and is tried again."""
 
-    def __init__(self, files: FileBatches, listed: Callable[[FileBatches], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        files: FileBatches,
+        listed: Callable[[FileBatches], None] = lambda _: None,
+        away: Callable[[], None] = lambda: None,
+    ) -> None:
         self._files = files
         self._listed = listed
+        self._is_away = away
         self._is_drained = False
         self._away = ThrottledLog(time.monotonic)
 
@@ -61,6 +67,7 @@ class FollowedFiles:
         if self._is_drained:
             raise reason
         self._files.put_off()
+        self._is_away()
         self._away.warn(f"no file is judged now, the next trigger looks again: {reason}")
 
     def _list(self, *, is_needed: bool) -> None:
@@ -70,6 +77,7 @@ class FollowedFiles:
         except (OSError, SourceAwayError) as exc:
             if is_needed:
                 raise DeduperError(f"the source cannot be listed: {exc}") from exc
+            self._is_away()
             self._away.warn(f"the source cannot be listed, the next trigger tries again: {exc}")
             return
         self._listed(self._files)

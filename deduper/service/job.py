@@ -50,7 +50,7 @@ from deduper.window.opened import opened_runner
 from deduper.window.owner_alive import keep_signal, telling_owner_of_port
 from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress, RunSummary, nothing_note
-from deduper.window.recovery import Ownership, owned_store, recover
+from deduper.window.recovery import Ownership, owned_store, recover, require_of_job
 from deduper.window.table_folder import table_settings
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def run(
         step.begin("the store is recovered")
         if opened is None:  # once more: a seed or replay may have been begun since the checks
             require_none_open(owned.log)
+            require_of_job(owned.log)
         recover(config, owned, topics)
         with _source_watch(config, metrics, owned) if opened is None else contextlib.nullcontext() as watch:
             if metrics is not None:
@@ -175,7 +176,7 @@ def _open_source(config: Config, owned: Ownership, stop: Stop, session: SparkSes
     del session, logged_in
     if isinstance(config.source, FilesSource):
         files, to_fold = open_files(config, config.source, owned.log)
-        return to_fold, lambda windows: FollowedFiles(files, windows.listed)
+        return to_fold, lambda windows: FollowedFiles(files, windows.listed, windows.source_away)
     topics = open_topics_source(config, owned.log, stop.event)
     return None, lambda _: topics
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import CollectorRegistry
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
+from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts
@@ -110,6 +111,7 @@ class _Newest:
     earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
     unaccounted: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
+    away_since: float | None = None
     leaks: LeakFigures | None = None
     end_before: int | None = None
 
@@ -172,8 +174,15 @@ class JobMetrics(WindowMetrics):
 
     @never_stops_the_job
     def source_files(self, *, pending: int, changed: int) -> None:
-        """A source of files was listed."""
-        self._report(files={"pending": pending, "changed": changed})
+        """The files of a source, after a listing or a window of it."""
+        self._report(files={"pending": pending, "changed": changed}, away_since=None)
+
+    @never_stops_the_job
+    def source_away(self) -> None:
+        """The files of a source cannot be listed, or read."""
+        self.failed("source")
+        if self._newest.away_since is None:
+            self._report(away_since=self._seconds())
 
     def _report(self, **values: object) -> None:
         with self._lock:
@@ -255,6 +264,9 @@ class JobMetrics(WindowMetrics):
             yield GaugeMetricFamily("deduper_tables_resident_bytes", text, tables.get("resident_bytes", 0))
 
     def _of_the_source(self, newest: _Newest) -> Iterator[Metric]:
+        if isinstance(self._config.source, FilesSource):
+            text = "For how long the files of the source cannot be listed; 0 while they can"
+            yield GaugeMetricFamily("deduper_source_away_seconds", text, self._away_s() or 0)
         if newest.files:
             text = "Files that were listed and are not judged yet"
             yield GaugeMetricFamily("deduper_source_pending_files", text, newest.files["pending"])
@@ -300,6 +312,10 @@ class JobMetrics(WindowMetrics):
             return None
         latest_s = self._newest.latest_s
         return up_s if latest_s is None else min(up_s, self._wall_clock_us() / 1e6 - latest_s)
+
+    def _away_s(self) -> float | None:
+        since = self._newest.away_since
+        return None if since is None else self._seconds() - since
 
     def _waiting(self) -> int:
         newest = self._newest

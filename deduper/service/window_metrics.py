@@ -54,6 +54,8 @@ _PUBLISH_S = 600.0
 """Publishing renames files and ends transactions, in seconds: minutes of it are retries of something that is away."""
 _BROKERS_S = 300.0
 """The ends are asked for every few seconds, and a rolling restart of a cluster answers in between."""
+_SOURCE_S = 300.0
+"""A mount that is made anew is back by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,9 @@ class HealthFacts:
 
     `running_s`: of the oldest window that is not published, 0 between windows; `is_committed`: that one is committed.
     `commit_s`: since the last commit of this store. `brokers_s`: since the brokers last reported the source's ends, or
-    since the start; None for a source of files. `waiting`: records (of topics) or files that no window has.
-    `free_bytes`: of the file systems with the store and the ports.
+    since the start; None for a source of files. `away_s`: since its files cannot be listed; None while they can.
+    `waiting`: records (of topics) or files that no window has. `free_bytes`: of the file systems with the store and the
+    ports.
     """
 
     up_s: float
@@ -72,6 +75,7 @@ class HealthFacts:
     commit_s: float | None
     brokers_s: float | None
     waiting: int
+    away_s: float | None = None
     free_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -90,6 +94,8 @@ def complaints(facts: HealthFacts, trigger_us: int = 0) -> Iterator[str]:
         yield f"window stuck: one has been running for {facts.running_s:.0f} s"
     if facts.brokers_s is not None and facts.brokers_s > _BROKERS_S:
         yield f"brokers away: they have not reported the source's ends for {facts.brokers_s:.0f} s"
+    if facts.away_s is not None and facts.away_s > _SOURCE_S:
+        yield f"source away: its files cannot be listed for {facts.away_s:.0f} s"
     if facts.waiting and not facts.running_s:
         if facts.commit_s is None and facts.up_s > progress_s:
             yield f"no window was ever committed, {facts.up_s:.0f} s after the start, and input waits"
@@ -99,7 +105,7 @@ def complaints(facts: HealthFacts, trigger_us: int = 0) -> Iterator[str]:
 
 logger = logging.getLogger(__name__)
 
-FAILURES = ("window", "source_lag", "metrics")
+FAILURES = ("window", "source", "source_lag", "metrics")
 SECONDS_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _P = ParamSpec("_P")
 _M = TypeVar("_M", bound="WindowMetrics")
@@ -351,11 +357,15 @@ class WindowMetrics(Collector):
             commit_s=None if windows.committed_s is None else self._wall_clock_us() / 1e6 - windows.committed_s,
             brokers_s=self._brokers_s(up_s),
             waiting=self._waiting(),
+            away_s=self._away_s(),
             free_bytes={place: room.free for place, room in disk_room(self._ports).items()},
         )
         return list(complaints(facts, self._trigger_us))
 
     def _brokers_s(self, up_s: float) -> float | None:
+        """See `HealthFacts`."""
+
+    def _away_s(self) -> float | None:
         """See `HealthFacts`."""
 
     def _waiting(self) -> int:

@@ -48,6 +48,7 @@ class Reports:
     windows: int = 0
     totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in TupleVerdict})
     begun: float = math.inf
+    done_before: int = 0
     files: FileBatches | None = None
     files_listed: int = 0
 
@@ -59,6 +60,8 @@ class Reports:
         """A window is published."""
         if self.metrics is not None:
             self.metrics.window_ended(progress)
+            if self.files is not None:
+                self.metrics.source_files(pending=self.files.pending, changed=self.files.changed)
         if self.watch is not None:
             self.watch.soon()
         self.windows += 1
@@ -68,26 +71,33 @@ class Reports:
         self.on_progress(replace(progress, left=self._left(progress)))
 
     def _left(self, progress: BatchProgress) -> RemainingInput | None:
-        """What is left, and the time for it at the rate since the first window began."""
+        """What is left, and the time for it at the rate since there was something to judge."""
         now = time.monotonic()
         self.begun = min(self.begun, now - progress.seconds)
         if self.files is not None:
             noun, count, done = "file", self.files.pending, self.files_listed - self.files.pending
         elif self.watch is not None and (waiting := self.watch.waiting()) is not None:
-            noun, count, done = "offset", waiting, sum(self.totals.values())
+            noun, count, done = "offset", waiting, sum(self.totals.values()) - self.done_before
         else:
             return None
-        return RemainingInput(count, noun, count * (now - self.begun) / done if done > 0 else None)
+        left = RemainingInput(count, noun, count * (now - self.begun) / done if done > 0 else None)
+        if not count:
+            self.begun, self.done_before = math.inf, sum(self.totals.values())
+        return left
 
     def window_failed(self) -> None:
         """The work on a batch has failed."""
         if self.metrics is not None:
             self.metrics.failed("window")
 
+    def source_away(self) -> None:
+        """A source of files cannot be listed now."""
+        if self.metrics is not None:
+            self.metrics.source_away()
+
     def listed(self, source: FileBatches) -> None:
-        """A source of files was listed."""
-        if not self.windows:
-            self.files, self.files_listed = source, source.pending
+        """A source of files was listed: it has what is new now."""
+        self.files, self.files_listed = source, source.pending
         if self.metrics is not None:
             self.metrics.source_files(pending=source.pending, changed=source.changed)
 
@@ -173,6 +183,10 @@ class Windows:
         """A source of files was listed."""
         self._runner.fold_moved()
         self._reports.listed(source)
+
+    def source_away(self) -> None:
+        """A source of files cannot be listed now."""
+        self._reports.source_away()
 
     def wait_until_published(self) -> None:
         """Wait for the end of the publication; its failure becomes the run's."""

@@ -259,11 +259,11 @@ class Slot:
             past = "no offset any more" if position is None else f"only windows from {min(position.checksums)} on"
             is_gone = math.isinf(work.age_s)
             when = "its staged files are gone, it is" if is_gone else f"committed {work.age_s / 86400:.1f} days ago and"
-            answers = "--unpublished skip" if is_gone else "--unpublished publish or --unpublished skip"
+            answers = "skip" if is_gone else "publish or --unpublished skip"
             raise PublicationUnknownError(
                 f"{subject}: {when} not marked as published; group {self.name} holds {past}, so whether it was is "
                 "unknown. Search the topic for its records (header dedup-window, read_committed), then start once "
-                f"with {answers}"
+                f"with --unpublished {answers} (a Deduper: `unpublished=`)"
             )
         logger.warning("%s: %s, as the operator has answered", subject, work.unknown.value)
         return work.unknown is OnUnknown.SKIP

@@ -1,6 +1,7 @@
 """What a reading task adds to a DataFrame's rows: their places, where columns name them, and their fingerprints. PURE.
 
-A place is a source, as a topic partition, and a number in it.
+A place is a source, as a topic partition, and a number in it. It is a name: rows are judged in the order in which Spark
+gives them, whatever their numbers are.
 
 Without such columns a row's place is its number in its partition of the DataFrame. That is also the place of a row that
 names none: one with a null, or with a number that is negative or of more than 40 bits.
@@ -10,21 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from deduper.core.clock import POSITION_BITS
 from deduper.core.fingerprints import array_fingerprint
 from deduper.payload import Leaf
+from deduper.tasks.found_partitions import FoundPartition, require_few
 from deduper.tasks.layout import FINGERPRINT, ORDER, PARTITION, TOPIC
-from deduper.tasks.read import FoundPartition, RecordPlaces
-
-MOST_PARTITIONS = 4096
-"""The ordinal of the n-th source of a DataFrame's partition is n times this plus the number of the partition."""
+from deduper.tasks.read import RecordPlaces
 
 
 class FramePlaces:
@@ -36,55 +33,57 @@ class FramePlaces:
 
     def __init__(self) -> None:
         self._sources: dict[str | None, int] = {}
-        self._ends: dict[str | None, int] = {}
-        self._rows: dict[str | None, int] = {}
+        self._ends: list[int] = []
         self._seen = 0
         self._partition = 0
+
+    @property
+    def sequence(self) -> int:
+        """The number of the DataFrame's partition."""
+        return self._partition
 
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """See `RecordPlaces`. TOPIC and PARTITION are left out.
 
         Raises:
-            ValueError: the DataFrame has too many partitions.
+            UsageError: the rows name too many sources.
         """
         columns = dict(zip(records.schema.names, records.columns, strict=True))
         sources, partitions = columns.pop(TOPIC), columns.pop(PARTITION)
         if not records.num_rows:
             return pa.RecordBatch.from_pydict(columns)
         self._partition = partitions[0].as_py()
-        if self._partition >= MOST_PARTITIONS:
-            raise ValueError(f"with `place` a DataFrame has at most {MOST_PARTITIONS} partitions; coalesce it")
         given = columns[ORDER]
         fits = pc.and_(pc.greater_equal(given, 0), pc.less(given, 1 << POSITION_BITS)).fill_null(False)
-        named = pc.if_else(fits, sources, pa.scalar(None, pa.string()))
-        order = given.fill_null(0).to_numpy(zero_copy_only=False).copy()
+        named = pc.if_else(fits, sources, pa.scalar(None, pa.string())).dictionary_encode()
+        names: list[str | None] = [*named.dictionary.to_pylist(), None]
+        codes = named.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
         numbers = np.arange(self._seen, self._seen + records.num_rows, dtype=np.int64)
         self._seen += records.num_rows
-        for name, rows in _by_name(named):
-            positions = numbers[rows] if name is None else order[rows]
-            self._rows[name] = self._rows.get(name, 0) + positions.size
-            self._ends[name] = max(self._ends.get(name, 0), int(positions.max()) + 1)
-            order[rows] = self._ordinal(name) << POSITION_BITS | positions
+        position = np.where(codes == len(names) - 1, numbers, given.fill_null(0).to_numpy(zero_copy_only=False))
+        last = np.full(len(names), -1, np.int64)
+        np.maximum.at(last, codes, position)
+        ordinals = np.array(
+            [self._met(name, end) for name, end in zip(names, (last + 1).tolist(), strict=True)], np.int64
+        )
+        order = ordinals[codes] << POSITION_BITS | position
         return pa.RecordBatch.from_pydict({**columns, ORDER: pa.array(order)})
 
     def partitions(self) -> tuple[FoundPartition, ...]:
         """See `RecordPlaces`."""
-        return tuple(
-            FoundPartition(self._ordinal(name), name, self._ends[name], rows) for name, rows in self._rows.items()
-        )
+        names = [self._partition if name is None else name for name in self._sources]
+        return tuple(map(FoundPartition, names, self._ends))
 
-    def _ordinal(self, name: str | None) -> int:
-        return self._sources.setdefault(name, len(self._sources)) * MOST_PARTITIONS + self._partition
-
-
-def _by_name(names: pa.Array) -> list[tuple[str | None, NDArray[Any] | slice]]:
-    """Each source with the indices of its rows. Mostly there is one source."""
-    encoded = names.dictionary_encode()
-    known: list[str | None] = [*encoded.dictionary.to_pylist(), None]
-    codes = encoded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
-    if (codes == codes[0]).all():
-        return [(known[codes[0]], slice(None))]
-    return [(known[code], np.flatnonzero(codes == code)) for code in np.unique(codes).tolist()]
+    def _met(self, name: str | None, end: int) -> int:
+        """The ordinal of a source whose positions in a batch end there; -1 if the batch has none of it."""
+        if not end:
+            return -1
+        ordinal = self._sources.setdefault(name, len(self._sources))
+        if ordinal == len(self._ends):
+            require_few(len(self._sources))
+            self._ends.append(end)
+        self._ends[ordinal] = max(self._ends[ordinal], end)
+        return ordinal
 
 
 @dataclass
@@ -98,6 +97,11 @@ class FramePayload:
     columns: Mapping[str, str]
     salt: bytes
     places: RecordPlaces | None = None
+
+    @property
+    def sequence(self) -> int | None:
+        """That of `places`."""
+        return None if self.places is None else self.places.sequence
 
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The same records with FINGERPRINT, and with ORDER if `places` gives it."""

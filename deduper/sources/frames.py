@@ -19,18 +19,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
-from deduper.config.query import QueryConfig, QuerySource, column_of
+from deduper.config.query import BATCH, QUERIES, QueryConfig, QuerySource, column_of
 from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.errors import UsageError
 from deduper.sources.declared_columns import record_layout
 from deduper.sources.digest_columns import fast_digest, secure_digest
-from deduper.sources.frame_places import MOST_PARTITIONS, FramePayload, FramePlaces
+from deduper.sources.frame_places import FramePayload, FramePlaces
 from deduper.sources.protocol import BatchPartition, SparkRows
 from deduper.spark.dataframes import Selected
 from deduper.spark.types import NoArrowTypeError, arrow_of, text_of
 from deduper.tasks.dedup_column import DEDUP
+from deduper.tasks.found_partitions import FoundPartitions
 from deduper.tasks.layout import (
     ADMISSION,
     CATEGORY,
@@ -49,13 +50,9 @@ from deduper.tasks.layout import (
     parsed,
 )
 from deduper.tasks.read import ReadReceipt, RecordPlaces
-from deduper.tasks.readers.reading_tasks import PartRead
+from deduper.tasks.readers.reading_tasks import PartRead, receipts_of
 from deduper.units import UNIT_US
 
-QUERIES = "queries"
-"""In a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
-BATCH = "batch"
-"""In the same: the query id and the batch id of this window; None for rows that are no batch."""
 PLACE_COLUMNS = ("_dedup_source", "_dedup_position")
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -199,7 +196,7 @@ class FrameBatch:
 
     def as_read(self, found: Sequence[PartRead]) -> FrameBatch:
         """The batch with the partitions that its rows were found in."""
-        receipts = [one.receipt for one in found if one.receipt is not None]
+        receipts = receipts_of(found)
         partitions = self._named_partitions(receipts) if self.has_places else self._read_partitions(receipts)
         return replace(self, partitions=partitions)
 
@@ -232,20 +229,16 @@ class FrameBatch:
         )
 
     def _named_partitions(self, receipts: Sequence[ReadReceipt]) -> tuple[BatchPartition, ...]:
-        """The partitions that the rows name, by ordinal. Names are unique; ordinals between them have no rows."""
-        found = {one.ordinal: one for receipt in receipts for one in receipt.partitions}
-        made, taken = [], set[str]()
-        for ordinal in range(max(found, default=0) + 1):
-            partition = _partition(self.query_id, self.batch_id, ordinal, rows=0)
-            one = found.get(ordinal)
-            if one is not None:
-                in_frame = _name(self.query_id, self.batch_id, ordinal % MOST_PARTITIONS)
-                name = in_frame if one.name is None else one.name
-                if name in taken:  # rows of one source in two partitions of the DataFrame
-                    name = f"{name} ({in_frame})"
-                taken.add(name)
-                partition = replace(partition, name=name, end=one.end)
-            made.append(partition)
+        """The sources that the rows name, and the partitions of the DataFrame with rows that name none."""
+        found = FoundPartitions.of([receipt.partitions for receipt in receipts]).ends
+        if not found:
+            return self.partitions
+        made = []
+        for ordinal, (name, end) in enumerate(found.items()):
+            partition = _partition(self.query_id, self.batch_id, ordinal, rows=end)
+            if isinstance(name, int):
+                name = _name(self.query_id, self.batch_id, name)
+            made.append(replace(partition, name=name))
         return tuple(made)
 
 
@@ -340,7 +333,7 @@ def _sent(columns: Sequence[Column]) -> dict[str, SparkColumn]:
 
 
 def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:
-    """A source partition. Names are unique in a window: rows are found again by them."""
+    """A source partition; its positions end at `rows`. `digest` is its own in every batch."""
     digest = blake2b(f"{query_id}/{batch_id}/{ordinal}".encode(), digest_size=16).digest()
     return BatchPartition(_name(query_id, batch_id, ordinal), digest, version=0, end=rows)
 

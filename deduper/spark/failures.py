@@ -160,9 +160,11 @@ def raised_in_worker(error: Exception) -> Exception:
 def storage_away(error: Exception) -> StorageAwayError | None:
     """The error of a storage that was away, raised here or in a worker, by itself or as the cause of another."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen = set[int]()  # a user's function may raise errors that cause each other
+    while cause is not None and id(cause) not in seen:
         if isinstance(cause, StorageAwayError):
             return cause
+        seen.add(id(cause))
         cause = cause.__cause__
     raised = _AWAY.search(str(error))
     if raised is None:

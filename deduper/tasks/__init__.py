@@ -1,5 +1,6 @@
 """Read, judge, write: the three tasks of a window, in Spark's workers or, for small windows, in the driver.
 
 Doors: `read`, `judge`, `write`, `exchange` (files between the three), `layout` (columns of a record),
-`readers`, `executors`, `errors`. Touches source files, exchange files, pieces and staged files. Never imports settings.
+`found_partitions` (sources that only rows name), `readers`, `executors`, `errors`. Touches source files, exchange
+files, pieces and staged files. Never imports settings.
 """

@@ -26,12 +26,14 @@ from bucket_store.tables.manager import ShardTables, TableSettings
 from bucket_store.tables.view import ShardView
 from deduper.core.categories import PlaceIntervals
 from deduper.core.judge import ShardOutcome, ShardRows, judge_shard
+from deduper.core.kernels import Int64s
 from deduper.core.lookups import JudgeRules
 from deduper.core.statistics import NO_SPANS, SpanCounts
 from deduper.core.verdict import FIRST_DUPLICATE_CODE, TupleVerdict
 from deduper.leaks.sample import SampledRecords, sampled_records
 from deduper.tasks import exchange
 from deduper.tasks.exchange import FileExchange, JudgeExchange, OfReaders
+from deduper.tasks.found_partitions import in_window
 from deduper.tasks.read import cpu_seconds
 
 
@@ -104,6 +106,7 @@ class JudgeTask:
 
     `directory` has the keys of the reading tasks `readers`, in source order. `category_ids` has, for each reading task,
     the window's id of each of its own. `sample_bits`: the receipts have the records of one key in 2**sample_bits.
+    `ordinals`: see `FoundPartitions`.
     """
 
     directory: str
@@ -119,6 +122,7 @@ class JudgeTask:
     places: PlaceIntervals | None
     category_ids: tuple[NDArray[np.int32], ...]
     sample_bits: int | None = None
+    ordinals: tuple[Int64s, ...] = ()
 
 
 def judge(
@@ -187,6 +191,8 @@ def _part(task: JudgeTask, reader: int, batch: pa.RecordBatch) -> _ReaderRows:
     if task.places is not None:
         ids = np.append(task.category_ids[reader], np.int32(-1))
         numbers[exchange.CATEGORY] = ids[numbers[exchange.CATEGORY]]
+    if task.ordinals:
+        numbers[exchange.PLACE] = in_window(numbers[exchange.PLACE], task.ordinals[reader])
     return _ReaderRows(reader, numbers.pop(exchange.ROW), numbers, has_latest)
 
 

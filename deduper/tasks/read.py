@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_
 from deduper.core.statistics import NO_SPANS, SpanCounts, lateness
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.tasks import exchange, layout
+from deduper.tasks.found_partitions import FoundPartition
 from deduper.tasks.layout import RecordLayout
 
 
@@ -34,23 +35,21 @@ def cpu_seconds() -> float:
     return time.process_time() if threading.active_count() == 1 else time.thread_time()
 
 
-class FoundPartition(NamedTuple):
-    """A source partition that a reading task has found in its records. `name` is None if they name none."""
-
-    ordinal: int
-    name: str | None
-    end: int
-    rows: int
-
-
 class RecordPlaces(Protocol):
-    """Gives each record its source order, where the reader gives none; pickled into the job."""
+    """Gives each record its place, where the reader gives none; pickled into the job."""
 
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records that the window takes, with ORDER. Called for each batch, in the order of the partition."""
 
+    @property
+    def sequence(self) -> int | None:
+        """As `ReadTask.sequence`, where ORDER is only a name. Asked after `placed`, for each batch."""
+
     def partitions(self) -> tuple[FoundPartition, ...]:
-        """The source partitions of the records, if only the records name them. Called after the last batch."""
+        """The source partitions of the records, if only the records name them: ORDER has their indices.
+
+        Called after the last batch.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class ReadReceipt:
     `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
     admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`; `behind` of
     them were expired by earlier windows, and not by records before them in this one.
-    `spilled_bytes` is the size of the records as they were left. `found`: see `RecordPlaces`.
+    `spilled_bytes` is the size of the records as they were left. `partitions`: see `RecordPlaces`.
     """
 
     name: str
@@ -197,9 +196,10 @@ class _Keys:
         admissions = admission.astype(np.uint8)
         self._keep(exchange.HI, hi)
         self._keep(exchange.LO, lo)
-        if self._task.sequence is not None:
+        sequence = self._task.sequence if self._task.places is None else self._task.places.sequence
+        if sequence is not None:
             self._keep(exchange.PLACE, order)
-            first = (self._task.sequence << POSITION_BITS) + self._added
+            first = (sequence << POSITION_BITS) + self._added
             order = np.arange(first, first + order.size, dtype=np.int64)
             self._added += order.size
         self._keep(exchange.ORDER, order)

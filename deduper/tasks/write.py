@@ -26,6 +26,7 @@ from bucket_store import failpoints
 from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS
+from deduper.core.kernels import Int64s
 from deduper.core.verdict import REASONS, TupleVerdict
 from deduper.errors import telling_where
 from deduper.tasks import layout
@@ -44,6 +45,7 @@ from deduper.tasks.exchange import (
     FileExchange,
     WriteExchange,
 )
+from deduper.tasks.found_partitions import in_window
 from deduper.tasks.kafka_rows import SLOT, rows_to_send
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import cpu_seconds
@@ -70,7 +72,8 @@ class WriteTask:
     copies. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
     where tuples have no expiry key. `has_fingerprint`: conflicts name both fingerprints. `keeps_versions`: unique rows
-    may be versions, which name them too. `details` are for the rows of the error port.
+    may be versions, which name them too. `details` are for the rows of the error port. `ordinals`: see
+    `FoundPartitions`.
     """
 
     directory: str
@@ -90,6 +93,7 @@ class WriteTask:
     has_fingerprint: bool = False
     keeps_versions: bool = False
     details: ErrorDetails | None = None
+    ordinals: tuple[Int64s, ...] = ()
 
     @property
     def is_small(self) -> bool:
@@ -155,11 +159,19 @@ def _write_records(task: WriteTask, writer: int, exchange: WriteExchange, files:
         begin = 0
         for number in range(records.num_record_batches):
             batch = records.get_batch(number)
+            if task.ordinals:
+                batch = _in_window(batch, task.ordinals[reader])
             for file in files:
                 file.add(batch, begin, judged, copies)
             begin += batch.num_rows
         for file in files:
             file.drain()
+
+
+def _in_window(records: pa.RecordBatch, ordinals: Int64s) -> pa.RecordBatch:
+    order = in_window(records.column(layout.ORDER).to_numpy(), ordinals)
+    at = records.schema.get_field_index(layout.ORDER)
+    return records.set_column(at, records.schema.field(at), pa.array(order))
 
 
 def _end_all(files: Sequence[_PortFiles]) -> None:

@@ -38,6 +38,7 @@ from deduper.sources.protocol import SourceBatch
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker, storage_away
 from deduper.tasks.dedup_column import expiry_type
 from deduper.tasks.errors.causes import ErrorSummary, merged
+from deduper.tasks.found_partitions import FoundPartitions
 from deduper.tasks.judge import JudgeTask, Receipt
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
@@ -217,12 +218,14 @@ class WindowJudge:
         with phases.of("read"), self._writing_exchange(folder):
             found = run.read(batch.records(), read)
         batch, readers = batch.as_read(found), receipts_of(found)
+        ordinals = FoundPartitions.of([reader.partitions for reader in readers]).ordinals
         with phases.of("shards"):
             categories = None
             if isinstance(config.expiry, CategoryExpiry):
                 known = policy.category_state(state)
                 categories = arrange_categories(partial(run.admitted, read), readers, config.expiry, known)
             judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
+            judge = replace(judge, ordinals=ordinals)
             with self._writing_exchange(folder):
                 shards = run.judge(judge, policy.shard_views(config, self._log.manifest, state))
         failpoints.hit("judge.judged")
@@ -230,7 +233,8 @@ class WindowJudge:
             with phases.of("write"):
                 targets = staging.make_staging(config, attempt)
                 sources = self._sources(attempt.window, batch, state, shards)
-                writers = run.write(self._write_task(batch, directory, targets, readers, sources))
+                write = self._write_task(batch, directory, targets, readers, sources)
+                writers = run.write(replace(write, ordinals=ordinals))
             failpoints.hit("stage.written")
         return Judgement(
             attempt=attempt,

@@ -122,7 +122,8 @@ def telling_owner_of_port(root: Place, silent: Sign | None) -> Iterator[None]:
 
 def _alive(root: Place) -> OwnerAliveError:
     return OwnerAliveError(
-        f"{root}: another process owns this store and is alive; stop it first, or take over with --take-over"
+        f"{root}: another process owns this store and is alive; stop it first, or take over with "
+        "--take-over (a Deduper: take_over=True)"
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ from deduper.core.categories import CategoryState
 from deduper.core.clock import ClockRules
 from deduper.core.lookups import JudgeRules
 from deduper.core.statistics import Statistics
-from deduper.core.verdict import expiry_point, first_live_bucket
+from deduper.core.verdict import bucket_key, expiry_point, first_live_bucket
 from deduper.spark_promises import store_settings
 
 CATEGORIES, STATISTICS, FINGERPRINT = "categories", "statistics", "fingerprint"
@@ -268,11 +267,18 @@ def entry_expiry_point(config: Config, state: LogState) -> int | float | None:
 
 
 def time_bucket(config: Config, piece: PieceRef) -> int:
-    """The time bucket at whose end a live piece is dead; pieces of one bucket may be merged. 0 if nothing expires."""
-    if config.lookup == "all_live":
-        span = config.span_steps
-        return 0 if span is None or piece.max_expiry is None else math.floor(piece.max_expiry / span)
-    return 0 if config.expiry.by == "never" else piece.max_bucket
+    """See `time_bucket_of`."""
+    return time_bucket_of(config.lookup, config.expiry.by, config.span_steps, piece)
+
+
+def time_bucket_of(lookup: str, by: str, span: int | float | None, piece: PieceRef) -> int:
+    """The time bucket at whose end a live piece is dead; pieces of one bucket may be merged. 0 if nothing expires.
+
+    `lookup`, `by` and `span` are those of `expiry`, as the store has them (`fixed_settings`).
+    """
+    if lookup == "all_live":
+        return 0 if span is None or piece.max_expiry is None else bucket_key(piece.max_expiry, span)
+    return 0 if by == "never" else piece.max_bucket
 
 
 def next_compactions(config: Config, store_id: str, state: LogState) -> list[CompactionTask]:

@@ -48,7 +48,10 @@ class FunctionPorts(Protocol):
     def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
         """Call the functions with the staged rows of a committed window. Called last in step 5.
 
-        After a crash before the window's mark it is called again, with the same rows.
+        After a crash before the window's mark, or a failure of a mark, it is called again, with the same rows.
+
+        Raises:
+            UsageError: there are rows for a port that is no function any more.
         """
 
 
@@ -87,7 +90,7 @@ class Publishing:
         """
         self._beside = None
         is_slow = bool(outputs_of(outputs).topics) or not self._log.root.is_local
-        is_beside = self._functions is None and is_slow
+        is_beside = is_slow and not self._config.function_ports
         if not is_beside and not self._is_held:
             self._publish(window, outputs, phases)
             return

@@ -21,6 +21,7 @@ from bucket_store.log.commit_log import DEFAULT_SNAPSHOT_EVERY, CommitLog
 from bucket_store.log.copies import warn_of_original
 from bucket_store.log.heartbeat import Sign
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
+from bucket_store.log.records import OutputFile
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import remove_unnamed
 from bucket_store.log.state import live_files, named_pieces
@@ -29,8 +30,11 @@ from bucket_store.pieces.store import PieceStore, StoredPiece
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.config.model import Config
+from deduper.config.query import COUNTS, QUERIES
 from deduper.errors import IntegrityError, UsageError
+from deduper.kafka.offsets import ENDS
 from deduper.sinks import names, staging
+from deduper.sources.files.judged import FOLDER
 from deduper.window.leftovers import discard_temporary, store_folders
 from deduper.window.owner_alive import own_name, owning, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
@@ -118,6 +122,18 @@ def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
     return error
 
 
+@contextlib.contextmanager
+def telling_takeover(log: CommitLog) -> Iterator[None]:
+    """Raises FencedError for an error in the block if another owner has the store: see `reason_to_stop`."""
+    try:
+        yield
+    except Exception as exc:
+        reason = reason_to_stop(log, exc)
+        if reason is exc:  # never as its own cause: readers of causes would not end
+            raise
+        raise reason from exc
+
+
 def open_or_create(config: Config, wall_us: int) -> CommitLog:
     """The store of a configuration (step a).
 
@@ -135,6 +151,7 @@ def opened_log(root: Place, fixed: dict[str, Any], wall_us: int, every: int = DE
     try:
         return CommitLog.open(root)
     except StoreMissingError:
+        require_no_owner(root)  # a restore, which makes the store
         return CommitLog.create(root, fixed, wall_us=wall_us, snapshot_every=every)
 
 
@@ -164,6 +181,32 @@ def require_unchanged(log: CommitLog, differing: Mapping[str, tuple[Any, Any]], 
         raise SettingsChangedError(f"{log.root}: {what}; put them back, or {write}")
 
 
+def require_of_job(log: CommitLog) -> None:
+    """Refuse a job the store of a `Deduper`: its commits would forget which batches were judged.
+
+    Raises:
+        UsageError: the newest window is of a batch of a query.
+    """
+    if QUERIES in log.state.extra:
+        raise UsageError(
+            f"{log.root}: this store is a `Deduper`'s, and a job has one of its own: write another `store.url`; "
+            "`deduper seed` fills it from rows that were unique before"
+        )
+
+
+def require_of_queries(log: CommitLog) -> None:
+    """Refuse a `Deduper` the store of a job: its commits would forget how far the source was judged.
+
+    Raises:
+        UsageError: the newest window is of files or topics.
+    """
+    if {FOLDER, ENDS} & log.state.extra.keys():
+        raise UsageError(
+            f"{log.root}: this store is a job's, and a Deduper has one of its own: give it another URL; `deduper seed` "
+            "fills it from the outputs of the job"
+        )
+
+
 def recover(
     config: Config,
     owned: Ownership,
@@ -182,7 +225,7 @@ def recover(
         UsageError, IntegrityError: the ports are not this store's, or newer than it.
     """
     log = owned.log
-    try:
+    with telling_takeover(log):
         if is_held:
             (log.root / SOURCES_DIRECTORY).make_directories()
         else:
@@ -190,14 +233,19 @@ def recover(
         failpoints.hit("start.published")
         _discard_unnamed(config, log, owned.pieces, keep=unpublished(log) if is_held else ())
         failpoints.hit("start.discarded")
-    except Exception as exc:
-        raise reason_to_stop(log, exc) from exc
 
 
 def unpublished(log: CommitLog) -> list[int]:
-    """The committed windows that have outputs and no mark, ascending. One at most, unless marks were lost."""
-    published = read_published(log.root / PUBLISHED_NAME)
-    return [window for window in sorted(log.state.outputs) if published is None or window > published.window]
+    """The committed windows that have no mark, ascending. One at most, unless marks were lost.
+
+    A window without outputs is published as it is; but functions get that of a query, which has counts.
+    """
+    state, published = log.state, read_published(log.root / PUBLISHED_NAME)
+    through = -1 if published is None else published.window
+    windows, newest = set(state.outputs), state.next_window - 1
+    if COUNTS in state.extra and newest > state.published_through:
+        windows.add(newest)
+    return [window for window in sorted(windows) if window > through]
 
 
 def publish_unmarked(
@@ -211,10 +259,15 @@ def publish_unmarked(
     check_ports(config, log)
     for window in unpublished(log):
         logger.warning("window %d was committed and perhaps not published: publishing it", window)
-        outputs = staging.where_they_lie(config, log.state.outputs[window], names=log.root.names)
+        outputs = staged_outputs(config, log, window)
         publish_window(config, log, window, outputs, topics, functions)
     # Also for ports without rows: no other store may take them for unused.
     mark_published(config, log, log.state.next_window - 1)
+
+
+def staged_outputs(config: names.HasFilePorts, log: CommitLog, window: int) -> list[OutputFile]:
+    """The outputs of an unpublished window, where they lie now."""
+    return staging.where_they_lie(config, log.state.outputs.get(window, ()), names=log.root.names)
 
 
 def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore, keep: Collection[int]) -> None:

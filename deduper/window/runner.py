@@ -40,6 +40,7 @@ from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
+from deduper.config.query import BATCH, COUNTS, TXN_VERSION
 from deduper.config.sections import EventTimeExpiry
 from deduper.core.statistics import NO_SPANS
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
@@ -62,8 +63,6 @@ from deduper.window.publishing import FunctionPorts, Publishing, TopicPorts
 
 logger = logging.getLogger(__name__)
 
-COUNTS = "counts"
-"""In a commit record's `extra`: rows by port, for functions that get a window after its record was folded."""
 _ERROR_GROUPS = 5
 _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRACE_US
 
@@ -405,8 +404,10 @@ class WindowRunner:
         extra |= complete_after(self._config, state, latest, is_seed=SEED in extra)
         if self._topics is not None:
             extra |= self._topics.extra()
-        if self._config.function_ports:
+        if BATCH in extra:
             extra[COUNTS] = judgement.counts
+            # Not the intent's clock, which a restored copy may have kept.
+            extra[TXN_VERSION] = max(self._wall_clock_us(), state.extra.get(TXN_VERSION, 0) + 1)
         return CommitRecord(
             window=judgement.attempt.window,
             epoch=judgement.attempt.epoch,
@@ -464,18 +465,25 @@ class WindowRunner:
         if self._unnamed is None:
             return False
         if not self._unnamed.is_under_way:
-            self._unnamed.begin_if_due(state, self._now(state))
+            self._unnamed.begin_if_due(state)
         return self._unnamed.is_under_way
 
     def _record_merged(self, state: LogState) -> LogState:
         """Place a record that names the merged pieces in place of the old ones.
 
         Raises:
-            Exception: the error of a merge of live pieces; then none is recorded.
+            Exception: the error of a merge of live pieces, or of all merges; then none is recorded.
         """
         leaving: list[PieceRef] = []
         added: list[PieceRef] = []
-        for pieces, merged in self._compaction.result():
+        try:
+            results = self._compaction.result()
+        except Exception as exc:
+            if storage_away(exc) is None:
+                raise
+            logger.info("pieces are merged later: %s", exc)
+            return state
+        for pieces, merged in results:
             shard = pieces[0].shard
             are_live = set(pieces) <= set(state.pieces.get(shard, ()))
             if isinstance(merged, Exception):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bucket_store.tables.generation import table_folder
 from bucket_store.tables.manager import TableSettings
 from deduper.config.model import Config
 from deduper.tasks import table_room as host_room
@@ -33,10 +30,3 @@ def table_room(config: Config) -> TableRoom:
 def table_settings(config: Config) -> TableSettings:
     """The settings of the resident tables on this machine."""
     return table_room(config).here(SHARED_MEMORY)
-
-
-def table_folders(config: Config, store_id: str) -> list[Path]:
-    """The folders with the tables of the job's store alone; all jobs of a machine share the folders above them."""
-    settings = table_settings(config)
-    folder = table_folder(store_id, config.store.place)
-    return [Path(above) / folder for above in sorted({settings.memory_dir, settings.disk_dir})]

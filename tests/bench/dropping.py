@@ -30,11 +30,12 @@ from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.window import policy
 from deduper.window.recovery import open_or_create
-from deduper.window.table_folder import table_folders, table_settings
+from deduper.window.table_folder import table_settings
 from tests.bench.contenders import CONTENDERS
 from tests.bench.lanes import service_config
 from tests.bench.seeding import commit_random_keys, commit_window
 from tests.bench.workload import PERIOD_HOURS, START_US, Workload
+from tests.deduper.store_memory import table_folders
 
 _HOUR_US = 3_600_000_000
 _LOOK_S = 0.0005

@@ -26,7 +26,6 @@ from deduper.service.job import run
 from deduper.sources.open import session_settings
 from deduper.spark.session import changed_settings, end_session, start_session
 from deduper.window.progress import BatchProgress
-from deduper.window.table_folder import table_folders
 from tests.bench.contenders import CONTENDERS, Contender, LaneSpec
 from tests.bench.cpu import CpuMarks
 from tests.bench.ends import (
@@ -41,6 +40,7 @@ from tests.bench.ends import (
 from tests.bench.figures import LaneResult, Trigger, Turn
 from tests.bench.topics import Topics
 from tests.bench.workload import PERIOD_HOURS, SCHEMA, Workload
+from tests.deduper.store_memory import table_folders
 
 _TELL_SECONDS = 20.0
 _SHUFFLE = "spark.sql.shuffle.partitions"

@@ -163,7 +163,7 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
 
 def _files_of_tables(directory: Path) -> list[Format]:
     directory.mkdir()
-    _write_header(directory, GenerationHeader(STORE_ID, "boot", bytes(range(16)), 5, LINEAGE, 1000, False))
+    _write_header(directory, GenerationHeader(STORE_ID, "boot", bytes(range(16)), 5, LINEAGE, 1000, False, 50))
     header = directory / "header"
     whole = header.read_bytes()
     used = len(whole.rstrip(b"\0"))

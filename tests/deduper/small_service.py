@@ -697,7 +697,5 @@ class Process:
         return True
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        try:
+        with recovery.telling_takeover(self.log):
             action()
-        except Exception as exc:
-            raise recovery.reason_to_stop(self.log, exc) from exc

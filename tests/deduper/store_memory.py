@@ -11,13 +11,23 @@ from typing import Any
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import append_piece
+from bucket_store.tables.generation import table_folder
 from bucket_store.tables.manager import ShardTables, TableCounters, TableLayout, TableSettings
 from bucket_store.tables.matches import Matches
 from bucket_store.tables.view import ShardView
+from deduper.config.model import Config
 from deduper.core.lookups import JudgeRules
+from deduper.window.table_folder import table_settings
 
 _STORE_ID = bytes(range(16))
 _ROOM = (0, 4096, 1 << 24)
+
+
+def table_folders(config: Config, store_id: str) -> list[Path]:
+    """The folders with the tables of a job's store alone; all jobs of a machine share the folders above them."""
+    settings = table_settings(config)
+    folder = table_folder(store_id, config.store.place)
+    return [Path(above) / folder for above in sorted({settings.memory_dir, settings.disk_dir})]
 
 
 class StoreMemory:

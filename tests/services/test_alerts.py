@@ -120,6 +120,9 @@ CASES: dict[str, Case] = {
         {COMMIT: ago(290), LAG: away, AGE: away, "deduper_source_pending_files": constant(3)},
         others=("DeduperStale", "DeduperOftenStale"),
     ),
+    "DeduperSourceAway": Case(
+        {"deduper_source_away_seconds": growing(60)}, {"deduper_source_away_seconds": constant(290)}
+    ),
     "DeduperWindowStuck": Case(
         {"deduper_window_running_seconds": growing(60)}, {"deduper_window_running_seconds": constant(890)}
     ),

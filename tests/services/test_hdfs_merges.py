@@ -10,7 +10,7 @@ import pytest
 
 from bucket_store import failpoints
 from bucket_store.log.state import LogState
-from bucket_store.maintenance.unnamed_pieces import EVERY_US, UnnamedPieces
+from bucket_store.maintenance.unnamed_pieces import EVERY_S, UnnamedPieces
 from bucket_store.maintenance.worker_process import MaintenanceWorker
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
@@ -70,8 +70,8 @@ def test_merges_that_are_lost_or_run_twice(hdfs_pair: Hdfs, merging: Cluster, ar
         assert len(list(store.pieces())) > before + SHARDS, f"{point}: no merge ran twice"
     merged = [one for one in there if isinstance(one, PieceRef)]
     state = LogState(epoch=1, next_window=5, pieces={one.shard: (one,) for one in merged})
-    searches = UnnamedPieces(store, lambda action: action())
-    searches.begin_if_due(state, 0)
-    searches.begin_if_due(state, EVERY_US)
+    now = iter((0.0, EVERY_S))
+    searches = UnnamedPieces(store, lambda action: action(), lambda: next(now))
+    searches.begin_if_due(state)
     assert {piece.name for piece in store.pieces()} == {one.name for one in merged}
     assert facts(store, merged) == here

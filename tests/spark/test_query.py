@@ -9,28 +9,40 @@ import contextlib
 import json
 import random
 import shutil
+import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import deduper
 from bucket_store import failpoints
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import RebaseRecord
+from bucket_store.log.sources_archive import SourcesReader
+from bucket_store.places.open import open_place
 from deduper import ConfigError, Deduper, EventTime, JsonSink, Never, OldCheckpointError, Ports, UsageError, Window
 from deduper.admin.keys.explain import explain
+from deduper.admin.move.rewind import plan_rewind
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.query import QuerySource, column_of, described, query_config, query_of
-from deduper.errors import NewCheckpointError, OwnerAliveError, UnfinishedWindowError
+from deduper.errors import IntegrityError, NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import dedup as query_dedup
 from deduper.testing import Oracle, differences
+from deduper.window.completeness import SEED_OPEN
+from deduper.window.owner_alive import last_end
 from deduper.window.policy import FINGERPRINT
+from deduper.window.recovery import require_of_job
+from deduper.window.runner import WindowRunner
 from tests import tiers
 from tests.deduper.engine import comparable
 from tests.deduper.streams import Stream, random_stream
@@ -39,7 +51,7 @@ from tests.spark.test_job_oracle import expiry_section, schema, table
 
 pytestmark = pytest.mark.spark
 
-QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 USERS_SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.session.timeZone": "America/St_Johns",
@@ -59,7 +71,7 @@ def own(session: SparkSession) -> Iterator[SparkSession]:
     for name, value in USERS_SETTINGS.items():
         theirs.conf.set(name, value)
     yield theirs
-    for name in (QUERY, BATCH):
+    for name in (QUERY, BATCH, RUN):
         theirs.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]  # null removes it
 
 
@@ -241,7 +253,9 @@ def test_a_batch_that_breaks_off_is_finished_by_its_repetition(
     assert sorted(last) == [0, 1, 2]
     assert last[1].replayed == (name != "window.2.judged")
     assert last[1].counts == {"unique": 1, "duplicate": 1, "expired": 0, "error": 0}
-    assert {call[1].txn_version for call in taken.calls} == {0, 1, 2}
+    versions = {(window.number, window.txn_version) for _, window, _ in taken.calls}
+    assert sorted(versions, key=lambda one: one[1]) == sorted(versions)
+    assert len(versions) == 3  # one for each window, however often it is handed over
     unique = [(window.number, [row["k"] for row in rows]) for port, window, rows in taken.calls if port == "unique"]
     assert dict(unique) == {0: ["a"], 1: ["b"], 2: []}
     assert len(unique) == (4 if name == "window.5.published" else 3)
@@ -269,6 +283,188 @@ def test_a_function_that_raises_gets_the_same_rows_again(own: SparkSession, tmp_
         (True, taken.calls[0][2]),
     ]
     assert [row["k"] for row in taken.calls[0][2]] == ["a"]
+    store = open_store(f"file:{tmp_path}/state")
+    assert verify_store(store).findings == ()
+    with pytest.raises(UsageError, match="is a function: what was handed over cannot be taken back"):
+        plan_rewind(store, 0)
+
+
+def test_rows_of_a_function_that_cannot_take_them_stay(own: SparkSession, tmp_path: Path) -> None:
+    """They never vanish: a port that is another, other columns and lost files are refused, until the user gives up."""
+    folder, taken = tmp_path / "a [b] {c}*", Taken()
+
+    def broken(rows: DataFrame, window: Window) -> None:
+        assert rows.count() == window.counts["unique"]  # whatever Spark takes for a pattern in the folder's name
+        raise OSError("the target is away")
+
+    def opened(unique: Any) -> tuple[Deduper, Callable[[DataFrame, int], None]]:
+        dedup = a_deduper(folder)
+        return dedup, dedup.into(unique=unique, duplicate=None, expired=None, error=taken.port("error"))
+
+    rows = keys(own, "a", "b", "a")
+    as_query(own, "q")
+    for port in (broken, broken):  # its files are read again too
+        with pytest.raises(OSError, match="the target is away"):
+            opened(port)[1](rows, 0)
+    end = last_end(open_place(f"file:{folder}/state"), 2)
+    assert end is not None
+    assert (end.exit_code, end.message) == (1, "the target is away")
+    for port in (None, folder / "unique"):
+        with pytest.raises(UsageError, match="window 0 was committed for port unique to go to a function"):
+            opened(port)[1](rows, 0)
+    only = a_deduper(folder).into(unique=None, duplicate=None, expired=None, error=None)
+    with pytest.raises(UsageError, match="port unique to go to a function"):
+        only(rows, 0)
+    with pytest.raises(UsageError, match="other columns than the DataFrame now: n; put them back"):
+        opened(taken.port("unique"))[1](rows.withColumn("n", rows.k), 0)
+    for file in (folder / "state" / "_staging").rglob("*.parquet"):
+        file.unlink()
+    dedup, write = opened(taken.port("unique"))
+    with pytest.raises(IntegrityError, match="their file is gone: bring it back; or call"):
+        write(rows, 0)
+    assert taken.calls == []
+    dedup.finish()
+    write(rows, 0)
+    write(keys(own, "b", "c"), 1)
+    dedup.close()
+    assert [(port, window.number, len(rows)) for port, window, rows in taken.calls] == [
+        ("unique", 1, 1),
+        ("error", 1, 0),
+    ]
+    assert taken.calls[0][1].txn_app_id == taken.calls[1][1].txn_app_id.removesuffix("-error") + "-unique"
+
+
+def test_a_restored_copy_repeats_no_version(own: SparkSession, tmp_path: Path) -> None:
+    """The number of a window comes again with other rows; a table that takes versions once takes both."""
+    taken = Taken()
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=taken.port("unique"), duplicate=None, expired=None, error=None)
+    as_query(own, "q")
+    write(keys(own, "a"), 0)
+    dedup.close()
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    write(keys(own, "b"), 1)
+    dedup.close()
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "copy").rename(tmp_path / "state")
+    write(keys(own, "c"), 1)
+    dedup.close()
+    assert [window.number for _, window, _ in taken.calls] == [0, 1, 1]
+    first, second, again = (window.txn_version for _, window, _ in taken.calls)
+    assert first < second < again
+    assert len({window.txn_app_id for _, window, _ in taken.calls}) == 1
+
+
+def test_a_batch_is_judged_by_one_call(own: SparkSession, tmp_path: Path) -> None:
+    """Its other rows would go nowhere; the next run of the query may ask for the batch again."""
+    taken = Taken()
+    with a_deduper(tmp_path / "into") as dedup:
+        write = dedup.into(unique=taken.port("unique"), duplicate=None, expired=None, error=None)
+        as_query(own, "q")
+        own.sparkContext.setLocalProperty(RUN, "run 1")
+        write(keys(own, "a"), 0)
+        with pytest.raises(UsageError, match="a second call for batch 0 of query q: its rows were not judged"):
+            write(keys(own, "b"), 0)
+        own.sparkContext.setLocalProperty(RUN, "run 2")
+        write(keys(own, "a"), 0)
+        assert [row["k"] for row in taken.rows("unique")] == ["a"]
+    with a_deduper(tmp_path / "split") as dedup:
+        own.sparkContext.setLocalProperty(BATCH, "0")
+        dedup.split(keys(own, "a"))
+        with pytest.raises(UsageError, match="a second call for batch 0"):
+            dedup.split(keys(own, "b"))
+
+
+def test_a_batch_without_rows_is_handed_over_again(own: SparkSession, tmp_path: Path) -> None:
+    """Its function sees each window, whatever is in it."""
+    calls: list[tuple[int, bool, int]] = []
+
+    def broken(rows: DataFrame, window: Window) -> None:
+        calls.append((window.number, window.replayed, rows.count()))
+        if len(calls) == 1:
+            raise OSError("the target is away")
+
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=broken, duplicate=None, expired=None, error=None)
+    as_query(own, "q")
+    none = keys(own, "a").limit(0)
+    with pytest.raises(OSError, match="the target is away"):
+        write(none, 0)
+    write(none, 0)
+    write(none, 0)
+    dedup.close()
+    assert calls == [(0, False, 0), (0, True, 0)]
+
+
+def test_an_error_of_the_last_publication_is_raised(
+    own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `close`, or no one would hear of it; the next start sends the rows. Small pieces are merged at a clean end."""
+
+    class Topics:
+        failure: Exception | None = OSError("the broker refuses")
+
+        def __init__(self) -> None:
+            self.sent: list[int] = []
+
+        def extra(self) -> dict[str, Any]:
+            return {}
+
+        def publish(self, window: int, outputs: Any) -> None:
+            if self.failure is not None:
+                raise self.failure
+            self.sent.append(window)
+
+    topics = Topics()
+    stops: list[threading.Event] = []
+    finished: list[WindowRunner] = []
+
+    def opened(*given: Any) -> contextlib.AbstractContextManager[Topics]:
+        stops.append(given[4])
+        return contextlib.nullcontext(topics)
+
+    def finish(runner: WindowRunner) -> None:
+        finished.append(runner)
+
+    monkeypatch.setattr(query_dedup, "open_topics", opened)
+    monkeypatch.setattr(WindowRunner, "finish", finish)
+    dedup = a_deduper(tmp_path)
+    sink = deduper.TopicSink("unique", "localhost:1")
+    write = dedup.into(unique=sink, duplicate=None, expired=None, error=None)
+    as_query(own, "q")
+    write(keys(own, "a"), 0)
+    with pytest.raises(OSError, match="the broker refuses"):
+        dedup.close()
+    with pytest.raises(OSError, match="the broker refuses"):
+        write(keys(own, "a"), 0)
+    topics.failure = None
+    write(keys(own, "a"), 0)
+    assert not finished
+    with pytest.raises(ConfigError):
+        write(keys(own, "a").withColumnRenamed("k", "other"), 1)
+    assert (topics.sent, len(finished)) == ([0], 1)
+    write(keys(own, "b"), 1)
+    dedup._close_at_exit()
+    assert (topics.sent, len(finished)) == ([0, 1], 2)
+    assert [stop.is_set() for stop in stops] == [True, False, False, True]  # after a failure, and at exit
+
+
+def test_a_store_is_a_jobs_or_a_dedupers(own: SparkSession, tmp_path: Path) -> None:
+    """Each would forget what the other has judged; a half seed is no store yet."""
+    with a_deduper(tmp_path) as dedup:
+        dedup.split(keys(own, "a"))
+    log = CommitLog.open(open_place(f"file:{tmp_path}/state"))
+    with pytest.raises(UsageError, match="this store is a `Deduper`'s, and a job has one of its own"):
+        require_of_job(log)
+    for extra, message in (
+        ({SEED_OPEN: "files"}, "a seed of this store is not over"),
+        ({"folder": "/in"}, "this store is a job's, and a Deduper has one of its own"),
+    ):
+        log.refresh()
+        log.claim_epoch("test", 1)
+        log.place(RebaseRecord(replace(log.state, extra=extra, retired=()), 1))
+        with pytest.raises(UsageError, match=message):
+            a_deduper(tmp_path).split(keys(own, "b"))
 
 
 def test_a_query_that_runs(own: SparkSession, tmp_path: Path) -> None:
@@ -334,6 +530,44 @@ def test_a_deleted_commit_file_judges_nothing_again(own: SparkSession, tmp_path:
     run()
     dedup.close()
     assert counts() == [5, 5]
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_states_before_it_are_committed_again(splits: bool, own: SparkSession, tmp_path: Path) -> None:
+    """Spark refuses a batch whose stateful operators did not run: they do, though its rows were judged."""
+    source = tmp_path / "in"
+    rows = own.range(6).selectExpr("CAST(id % 4 AS STRING) k", "timestamp_seconds(1e9 + id) ts")
+    rows.coalesce(1).write.json(str(source))
+    dedup = a_deduper(tmp_path)
+    counts: list[tuple[int, bool, int]] = []
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        ports = dedup.split(batch)
+        counts.append((batch_id, ports.window.replayed, ports.unique.count()))
+
+    write = take if splits else dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+
+    def run() -> None:
+        stream = own.readStream.schema("k string, ts timestamp").json(str(source)).withWatermark("ts", "1 hour")
+        query = stream.dropDuplicatesWithinWatermark(["k"]).writeStream.foreachBatch(write)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()
+        for running in own.streams.active:
+            running.stop()
+        dedup.close()
+
+    run()
+    commits = sorted(path for path in (tmp_path / "checkpoint" / "commits").iterdir() if path.name.isdecimal())
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink()
+    run()
+    more = [{"k": key, "ts": "2001-09-09T01:46:50Z"} for key in ("4", "0")]
+    (source / "more.json").write_text("".join(json.dumps(row) + "\n" for row in more))
+    run()
+    if splits:
+        assert [replayed for number, replayed, _ in counts if number == len(commits) - 1] == [False, True]
+        assert sum(count for _, replayed, count in counts if not replayed) == 5
+    else:
+        assert own.read.parquet(str(tmp_path / "unique")).count() == 5
 
 
 def test_values_of_all_types_come_back(own: SparkSession, tmp_path: Path) -> None:
@@ -413,7 +647,18 @@ def test_rows_that_nobody_may_have_used_are_named(own: SparkSession, tmp_path: P
     assert again.window.counts["unique"] == 1
     assert [row.k for row in again.unique.collect()] == ["b"]
     assert not dedup.split(keys(own, "b"), batch_id=6).window.replayed
+    dedup.finish()
+    dedup.split(keys(own, "e"))
+    old = dedup.split(keys(own, "b"), batch_id=6)  # no rows of another window
+    assert (old.window.number, old.window.replayed, old.window.counts["duplicate"]) == (2, True, 1)
+    assert [rows.count() for rows in old[:4]] == [0, 0, 0, 0]
+    dedup.finish()
+    dedup.split(keys(own, "f"), batch_id=7)
     dedup.close()
+    (tmp_path / "state").rename(tmp_path / "moved")
+    moved = Deduper(f"file:{tmp_path}/moved", key="k", expiry=Never(), shards=2)
+    assert [row.k for row in moved.split(keys(own, "f"), batch_id=7).unique.collect()] == ["f"]
+    moved.close()
 
 
 def test_split_inside_a_query(own: SparkSession, tmp_path: Path) -> None:
@@ -464,6 +709,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
         ("'a' k, 1 K", "two columns `k` and `K`"),
         ("'a' k, 1 _dedup", "a column `_dedup`, which the ports add"),
         ("'a' k, INTERVAL '1' MONTH m", "column `m` is interval month, which Spark hands to no Python; cast it"),
+        ("'a' k, array() e", "column `e` is array<void>: Spark reads no part without a type"),
     ],
 )
 def test_dataframes_that_cannot_be_judged(columns: str, message: str, own: SparkSession, tmp_path: Path) -> None:
@@ -484,6 +730,7 @@ def test_dataframes_that_cannot_be_judged(columns: str, message: str, own: Spark
         ({"surprise": 1}, "surprise"),
         ({"key": []}, "key: must name at least one column"),
         ({"on_new_checkpoint": "ask"}, "write `warn` or `refuse`"),
+        ({"unpublished": "ask"}, "write one of refuse, publish, skip"),
     ],
 )
 def test_settings_are_checked_by_the_constructor(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -510,9 +757,17 @@ def test_one_store_has_one_owner(own: SparkSession, tmp_path: Path) -> None:
 
 def test_workers_without_the_package_are_named(own: SparkSession, tmp_path: Path) -> None:
     """With the variable to set, not Spark's traceback alone."""
-    numbers = own.sparkContext.parallelize([1], 1).map(lambda _: (__import__("nowhere").name,))
-    with pytest.raises(UsageError, match="workers has no module nowhere: set PYSPARK_PYTHON"):
-        a_deduper(tmp_path).split(own.createDataFrame(numbers, "k string"))
+
+    def missing(name: str) -> DataFrame:
+        def found(_: int) -> tuple[str]:
+            raise ModuleNotFoundError(f"No module named '{name}'")
+
+        return own.createDataFrame(own.sparkContext.parallelize([1], 1).map(found), "k string")
+
+    with pytest.raises(UsageError, match="workers has no module deduper: set PYSPARK_PYTHON"):
+        a_deduper(tmp_path).split(missing("deduper.tasks"))
+    with pytest.raises(PySparkException, match="No module named 'pandas'"):  # of the user's own code
+        a_deduper(tmp_path).split(missing("pandas"))
 
 
 def test_functions_need_a_place_that_spark_reads(own: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,14 +848,48 @@ def test_conflicts_of_a_query(own: SparkSession, tmp_path: Path) -> None:
     assert stored.log.state.extra[FINGERPRINT][1] == stored.config.payload_identity
 
 
-def test_one_source_in_two_partitions_has_two_names(own: SparkSession, tmp_path: Path) -> None:
-    """By a name and a position a row is found again."""
-    frame = own.createDataFrame([("a", "s", 1), ("b", "s", 1)], "k string, s string, n int").repartitionByRange(2, "k")
+def noted(folder: Path) -> list[str]:
+    """The names of the source partitions of window 0 in the store."""
+    store = open_store(f"file:{folder}/state")
+    return sorted(partition.name for partition in SourcesReader(store.root, store.log.state).of(0) or ())
+
+
+def test_places_may_come_in_any_order(own: SparkSession, tmp_path: Path) -> None:
+    """After a sort or a join: the clock runs as rows come, each source has one name, and the store notes it once."""
+    names = [("e", 0, 40), ("d", 5, 61), ("c", 4, 51), ("b", 4, 62), ("a", 5, 49)]
+    times = [datetime.fromtimestamp(time, UTC) for _, _, time in names]
+    rows = [(key, f"s{number % 2}", at, times[number]) for number, (key, at, _) in enumerate(names)]
+    kind = "k string, s string, n bigint, ts timestamp"
+    frame = own.createDataFrame(rows, kind).repartitionByRange(2, "k").sortWithinPartitions("ts", ascending=False)
+    rule = EventTime("ts", period="12s", span="1s", lookup="all_live", max_ahead_of_now="off")
+    found = []
+    for place in (["s", "n"], None):
+        folder = tmp_path / ("named" if place else "plain")
+        folder.mkdir()
+        with a_deduper(folder, expiry=rule, place=place, first_seen=True) as dedup:
+            ports = dedup.split(frame)
+            found.append([sorted(row.k for row in rows.collect()) for rows in ports[:4]])
+            again = dedup.split(frame.filter("ts >= timestamp_seconds(61)")).duplicate
+            named = [(row.k, row.first_seen) for row in again.select("k", "_dedup.first_seen").collect()]
+        if place:
+            assert {key: (first.source, first.position) for key, first in named} == {"d": ("s1", 5), "b": ("s1", 4)}
+            assert noted(folder) == ["s0", "s1"]
+            with pytest.raises(UsageError, match="columns name the rows"):
+                differences(f"file:{folder}/state", {})
+    assert found[0] == found[1] == [["b", "c", "d"], [], ["a", "e"], []]
+
+
+@pytest.mark.night
+def test_thousands_of_sources(own: SparkSession, tmp_path: Path) -> None:
+    """A place may be a device: rows of 3,000 in four partitions are judged, and each is noted once."""
+    frame = own.range(0, 12_000, 1, 4).selectExpr("CAST(id % 6000 AS STRING) k", "concat('d', id % 3000) s", "id n")
     with a_deduper(tmp_path, place=["s", "n"], first_seen=True) as dedup:
-        dedup.split(frame)
-        _, duplicate, _, _, _ = dedup.split(frame)
-        firsts = {row["k"]: row["_dedup"]["first_seen"]["source"] for row in duplicate.collect()}
-    assert firsts == {"a": "s", "b": "s (rows, partition 1)"}
+        ports = dedup.split(frame)
+        assert dict(ports.window.counts) == {"unique": 6000, "duplicate": 6000, "expired": 0, "error": 0}
+        named = ports.duplicate.select("k", "s", "n", "_dedup.*").limit(50).collect()
+        assert all((row.source, row.position) == (row.s, row.n) for row in named)
+        assert all(row.first_seen.source == row.s and row.first_seen.position == row.n - 6000 for row in named)
+    assert len(noted(tmp_path)) == 3000
 
 
 @pytest.mark.parametrize(

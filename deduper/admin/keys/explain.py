@@ -306,7 +306,8 @@ def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us:
             if missing > 0 and rows_of[port]:
                 yield f"{port}: {missing:,} of {rows:,} rows are not in topic {sink.topic}: deleted by its retention"
         elif rows:
-            yield f"{port}: its rows ({rows:,}) are not kept (format: none)"
+            where = "were handed to a function" if port in config.function_ports else "are not kept (format: none)"
+            yield f"{port}: its rows ({rows:,}) {where}"
     if since_us is None and state.totals.get("error", 0):
         yield "error: records that could not be parsed have no key; `deduper errors` groups them"
 

@@ -3,34 +3,40 @@
 A copy is a store itself: every command reads it. Its log is one record, a snapshot of the state that was copied. Making
 it takes these steps; a restore takes the same, from the copy to the place of the store:
 
-a  read the log to its end: the state to copy
-b  copy the pieces it names that the copy does not have yet, and the files of sources; where a running job has deleted
-   one meanwhile, begin again with a
-c  read back all pieces of the copy: count and checksum are those of the store
-d  put the snapshot in place, then the manifest, if there is none yet
-e  delete pieces that the snapshot does not name
+a  hold the place: a heartbeat, which keeps jobs and other copies away, and a *turn*, a file `copying/<number>`: the
+   command with the highest one alone may change the place
+b  read the log to its end: the state to copy; copy the pieces it names that the copy does not have yet, and the files
+   of sources; where a running job has deleted one meanwhile, read the log again
+c  read back all pieces and files of the copy: they are those of the store
+d  put the snapshot in place, then the manifest, if there is none yet. Where there was no record, it is created. Else
+   it replaces the record that a has found, if that is still the only one and the turn is the highest
+e  if the place is still as d left it, delete pieces and files of sources that the snapshot does not name
 
 Pieces keep their names, so a copy that was interrupted, or that is made again into the same place, copies only what is
-new. Before d the older copy in that place is whole, after it the new one.
+new. Before d the older copy in that place is whole, after it the new one. FORMAT.md, "Moving state", has the cases.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, StoreError, StoreMissingError
-from bucket_store.log.codec import encode_record, record_name, record_number
+from bucket_store.log.codec import decode_record, encode_record, record_name, record_number
 from bucket_store.log.commit_log import DIRECTORY as LOG
+from bucket_store.log.commit_log import is_birth
+from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.manifest import FILE_NAME as MANIFEST
 from bucket_store.log.manifest import read_manifest
-from bucket_store.log.records import LogRecord, LogSnapshot, LogState
-from bucket_store.log.sources_archive import files_of
+from bucket_store.log.records import ArchiveRef, JudgedRef, LogRecord, LogSnapshot, LogState, SourcesRef
+from bucket_store.log.sources_archive import path_of, refs_of
+from bucket_store.log.sources_file import read_named, unnamed_files
 from bucket_store.pieces.open import open_backend
-from bucket_store.pieces.piece import PieceRef, decode_piece
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import StoredPiece
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
@@ -38,9 +44,13 @@ from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import with_pieces
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
-from deduper.errors import IntegrityError, UsageError
+from deduper.errors import IntegrityError, OwnerAliveError, UsageError
+from deduper.window.owner_alive import own_name, owner_lives
+
+logger = logging.getLogger(__name__)
 
 OnPiece = Callable[[int, int], None]
+TURNS = "copying"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,14 @@ class _DeletedMeanwhileError(Exception):
     """The running job has deleted something that the state which is being copied names."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is at the place of a copy: the bytes of record 0, None without one; whether there is a manifest."""
+
+    record: bytes | None
+    has_manifest: bool
+
+
 class StoreCopy:
     """A copy to be made of a store, at the URL of another. For one process.
 
@@ -88,7 +106,10 @@ class StoreCopy:
         self._url = url
         self._root: Place = open_place(url)
         self._pieces = open_backend(url)
-        self._is_there = self._demand_place(may_exist=may_exist)
+        self._first = self._root / LOG / record_name(0)
+        self._may_exist = may_exist
+        self._found = self._look(may_exist=may_exist)
+        self._turn = 0
 
     def plan(self) -> CopyReport:
         """What `run` is to copy now. Changes nothing."""
@@ -101,16 +122,24 @@ class StoreCopy:
         """Make the copy, in the steps at the top. `on_piece` is called with (copied, all).
 
         Raises:
+            OwnerAliveError: a job, or another copy, is at work in that place.
+            UsageError: as the constructor, or another command has come between; then the copy is not put in place.
             CorruptionError: a piece of the source is damaged.
             IntegrityError: the copy gives back other keys; it is not put in place.
             SpaceError: no room.
         """
-        while True:
-            state = self._source.log.refresh()
-            try:
-                return self._copy(state, on_piece or (lambda *_: None))
-            except _DeletedMeanwhileError:
-                continue
+        if owner_lives(self._root):
+            raise OwnerAliveError(f"{self._url}: a job or another copy is at work there; wait for it, or stop it")
+        self._root.make_directories()
+        with HeartBeat(self._root, own_name()):
+            self._turn = self._take_turn()
+            self._found = self._look(may_exist=self._may_exist)
+            while True:
+                state = self._source.log.refresh()
+                try:
+                    return self._copy(state, on_piece or (lambda *_: None))
+                except _DeletedMeanwhileError:
+                    continue
 
     def _copy(self, state: LogState, on_piece: OnPiece) -> CopyReport:
         there = self._there()
@@ -121,11 +150,11 @@ class StoreCopy:
         try:
             for number, ref in enumerate(refs):
                 on_piece(number, len(refs))
-                found = next((kept for kept in map(_moved(ref), there.get(ref.name, ())) if self._holds(kept)), None)
-                if found is not None:
-                    copied[ref] = found
+                kept = self._kept(ref, there)
+                if kept is not None:
+                    copied[ref], of_piece = kept
                     already.append(ref)
-                    before += self._sum(found)
+                    before += of_piece
                     continue
                 data, of_piece = self._read(ref)
                 before += of_piece
@@ -137,73 +166,122 @@ class StoreCopy:
         finally:
             self._pieces.close_writers()
         on_piece(len(refs), len(refs))
-        for path in files_of(state):
-            self._copy_file(path)
+        for source in refs_of(state):
+            self._copy_file(source)
         after = sum((self._sum(ref) for ref in copied.values()), KeySum())
         if after != before:
             raise IntegrityError(f"{self._url}: the copy holds {after}, the store {before}; it was not put in place")
+        for source in refs_of(state):
+            read_named(self._root / path_of(source), source.length, source.checksum)
         failpoints.hit("copy.proven")
-        self._put_in_place(state, copied)
-        report = replace(self._report(state, already), before=before, after=after)
-        named = {(ref.file, ref.name) for ref in copied.values()}
-        stray = [piece for piece in self._pieces.pieces() if (piece.file, piece.name) not in named]
-        self._pieces.delete(stray, keep={ref.file for ref in copied.values()})
-        return report
+        pieces = {shard: tuple(copied[ref] for ref in refs) for shard, refs in state.pieces.items()}
+        whole = replace(with_pieces(state, pieces), windows=state.windows)
+        base = replace(whole, next_number=0, retired=(), purged_through=-1)
+        self._delete_strays(base, self._put_in_place(base))
+        return replace(self._report(state, already), before=before, after=after)
+
+    def _delete_strays(self, base: LogState, record: bytes) -> None:
+        """Step e. What others add from now on is not in the lists."""
+        live = _live(base)
+        named = {(ref.file, ref.name) for ref in live}
+        strays = [piece for piece in self._pieces.pieces() if (piece.file, piece.name) not in named]
+        files = unnamed_files(self._root, state=base, below_epoch=base.epoch + 1)
+        try:
+            self._demand_own(_Place(record, has_manifest=True), may_exist=True)
+        except UsageError as error:
+            logger.warning("the copy is in place, and older pieces beside it are not deleted: %s", error)
+            return
+        self._pieces.delete(strays, keep={ref.file for ref in live}, writing_epoch=base.epoch)
+        for path in (*files, *(self._root / TURNS / f"{turn:06d}" for turn in self._turns() if turn < self._turn)):
+            path.remove()
 
     def _read(self, ref: PieceRef) -> tuple[bytes, KeySum]:
         """A piece of the store, with its sum."""
         try:
             data = self._source.pieces.read(ref)
-            return data, _checked(ref, data)
+            return data, self._checked(ref, data)
         except CorruptionError as error:
             if ref in self._source.log.refresh().pieces.get(ref.shard, ()):
                 raise
             raise _DeletedMeanwhileError from error
 
-    def _copy_file(self, path: PurePosixPath) -> None:
-        """A file of sources; it never changes under its name."""
-        target = self._root / str(path)
-        if target.exists():
-            return
+    def _copy_file(self, ref: SourcesRef | ArchiveRef | JudgedRef) -> None:
+        """A file of sources. One of that name may be of a state that a restore has undone, or torn."""
+        target = self._root / path_of(ref)
         try:
-            data = (self._source.log.root / str(path)).read()
-        except FileNotFoundError as error:
-            if path in set(files_of(self._source.log.refresh())):
+            read_named(target, ref.length, ref.checksum)
+            return
+        except CorruptionError:
+            pass
+        try:
+            data = read_named(self._source.log.root / path_of(ref), ref.length, ref.checksum)
+        except CorruptionError as error:
+            if ref in refs_of(self._source.log.refresh()):
                 raise
             raise _DeletedMeanwhileError from error
         target.parent.make_directories()
+        if target.exists():
+            self._demand_own(self._found, may_exist=self._may_exist)
+            target.remove()
         target.create(data)
 
-    def _put_in_place(self, state: LogState, copied: dict[PieceRef, PieceRef]) -> None:
-        """Step d."""
-        pieces = {shard: tuple(copied[ref] for ref in refs) for shard, refs in state.pieces.items()}
-        whole = replace(with_pieces(state, pieces), windows=state.windows)
-        base = replace(whole, next_number=0, retired=(), purged_through=-1)
+    def _put_in_place(self, base: LogState) -> bytes:
+        """Step d; gives the record."""
         nonce = secrets.token_bytes(16)
-        record = encode_record(LogRecord(0, state.epoch, nonce, state.published_through, -1, LogSnapshot(base)))
-        directory = self._root / LOG
-        directory.make_directories()
-        snapshot = directory / record_name(0)
-        if snapshot.exists():
-            snapshot.replace(record)
-            snapshot.sync()
-            directory.sync()
+        record = encode_record(LogRecord(0, base.epoch, nonce, base.published_through, -1, LogSnapshot(base)))
+        if self._found.record is None:
+            self._demand_own(self._found, may_exist=self._may_exist)
+            self._first.parent.make_directories()
+            self._create(self._first, record)
         else:
-            snapshot.create(record)
+            self._replace_record(self._found.record, record)
         failpoints.hit("copy.recorded")
-        if not self._is_there:
-            (self._root / MANIFEST).create((self._source.log.root / MANIFEST).read())
+        if not self._found.has_manifest:
+            self._create(self._root / MANIFEST, (self._source.log.root / MANIFEST).read())
+        return record
 
-    def _holds(self, ref: PieceRef) -> bool:
-        """Whether a piece of the copy is whole: an interrupted copy may have left a torn one."""
+    def _create(self, place: Place, data: bytes) -> None:
         try:
-            _checked(ref, self._pieces.read(ref))
-        except (StoreError, OSError):
-            return False
-        return True
+            place.create(data)
+        except FileExistsError:
+            if place.read() != data:  # else it is this call's own, after an outage, or the same of a copy cut short
+                raise self._overtaken() from None
+
+    def _replace_record(self, old: bytes, new: bytes) -> None:
+        prepared = self._first.prepare(new, epoch=self._turn, is_durable=True)
+        try:
+            self._demand_own(self._found, may_exist=self._may_exist)
+            prepared.put()
+        except FileNotFoundError:
+            if self._first.read() != new:
+                raise self._overtaken() from None
+        except BaseException:
+            prepared.discard()
+            raise
+        self._first.parent.sync()
+        if self._numbers() != [0]:
+            # A claim came after the look: the job has read the old state.
+            self._first.prepare(old, epoch=self._turn, is_durable=True).put()
+            self._first.parent.sync()
+            raise UsageError(f"{self._url}: a job has begun to run on this copy; name another place")
+
+    def _kept(self, ref: PieceRef, there: dict[str, list[StoredPiece]]) -> tuple[PieceRef, KeySum] | None:
+        """The piece in the copy, with its sum, if it is there and whole: an interrupted copy may have left it torn."""
+        for stored in there.get(ref.name, ()):
+            moved = replace(ref, file=stored.file, offset=stored.offset)
+            try:
+                return moved, self._sum(moved)
+            except (StoreError, OSError):
+                continue
+        return None
 
     def _sum(self, ref: PieceRef) -> KeySum:
-        return _checked(ref, self._pieces.read(ref))
+        return self._checked(ref, self._pieces.read(ref))
+
+    def _checked(self, ref: PieceRef, data: bytes) -> KeySum:
+        """The sum of a piece. Raises CorruptionError when it is not the one that the reference names."""
+        blocks = decode_named(ref, data, self._source.log.manifest.store_id)
+        return sum((sum_of(block, ref.first_window) for block in blocks), KeySum())
 
     def _there(self) -> dict[str, list[StoredPiece]]:
         """The pieces at the target by name."""
@@ -225,24 +303,57 @@ class StoreCopy:
             size_bytes=sum(ref.length for ref in refs),
         )
 
-    def _demand_place(self, *, may_exist: bool) -> bool:
-        """Whether there is an older copy. Raises UsageError where no copy may be put."""
-        numbers = [number for name in (self._root / LOG).listed() if (number := record_number(name)) is not None]
+    def _take_turn(self) -> int:
+        """From here on no earlier turn can replace the record, or delete what it has not listed."""
+        (self._root / TURNS).make_directories()
+        turn = max(self._turns(), default=0) + 1
+        try:
+            (self._root / TURNS / f"{turn:06d}").create(b"")
+        except FileExistsError:
+            raise self._overtaken() from None
+        self._first.remove_prepared(below_epoch=turn)
+        return turn
+
+    def _turns(self) -> list[int]:
+        return [int(name) for name in (self._root / TURNS).listed() if name.isdecimal()]
+
+    def _numbers(self) -> list[int]:
+        return [number for name in self._first.parent.listed() if (number := record_number(name)) is not None]
+
+    def _overtaken(self) -> UsageError:
+        return UsageError(
+            f"{self._url}: another backup or restore, or a start, has put a store there meanwhile; nothing was replaced"
+        )
+
+    def _demand_own(self, place: _Place, *, may_exist: bool) -> None:
+        """This copy's turn is the highest, and the place is as it was, or as this copy made it. Raises UsageError."""
+        if max(self._turns(), default=0) != self._turn or self._look(may_exist=may_exist) != place:
+            raise self._overtaken()
+
+    def _look(self, *, may_exist: bool) -> _Place:
+        """What is at the place. Raises UsageError where no copy may be put."""
         if self._root == self._source.log.root:
             raise UsageError(f"{self._url}: this is the store itself; name another place")
+        numbers = self._numbers()
+        record = self._first.read() if 0 in numbers else None
         try:
             manifest = read_manifest(self._root)
         except StoreMissingError:
             if max(numbers, default=0):
                 raise UsageError(f"{self._url}: a log exists there without a manifest; name another place") from None
-            return False
+            if record is not None and is_birth(decode_record(record, number=0, file=str(self._first))):
+                raise UsageError(
+                    f"{self._url}: a job is making a store there, or was cut short; remove the folder, or name another "
+                    "place"
+                ) from None
+            return _Place(record, has_manifest=False)
         if not may_exist:
             raise UsageError(f"{self._url}: there is a store; move it away first")
         if manifest.store_id != self._source.log.manifest.store_id:
             raise UsageError(f"{self._url}: there is another store (id {manifest.store_id[:8]}); name another place")
         if numbers != [0]:
             raise UsageError(f"{self._url}: a job has run on this copy; name another place")
-        return True
+        return _Place(record, has_manifest=True)
 
 
 def backup(source: OpenStore, url: str) -> StoreCopy:
@@ -257,18 +368,3 @@ def restore(copy: OpenStore, url: str) -> StoreCopy:
 
 def _live(state: LogState) -> list[PieceRef]:
     return [ref for refs in state.pieces.values() for ref in refs]
-
-
-def _moved(ref: PieceRef) -> Callable[[StoredPiece], PieceRef]:
-    return lambda stored: replace(ref, file=stored.file, offset=stored.offset)
-
-
-def _checked(ref: PieceRef, data: bytes) -> KeySum:
-    """The sum of a piece. Raises CorruptionError when it is not the one that the reference names."""
-    header, buckets = decode_piece(data, file=ref.file, offset=ref.offset)
-    found = header.to_ref(file=ref.file, name=ref.name, offset=ref.offset)
-    if found != ref:
-        raise CorruptionError(
-            f"identity of piece {ref.name}", file=ref.file, offset=ref.offset, expected=ref, found=found
-        )
-    return sum((sum_of(block, ref.first_window) for block in buckets), KeySum())

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from bucket_store.pieces.compaction import merge
-from bucket_store.pieces.piece import BucketEntries, PieceRef, decode_piece
+from bucket_store.pieces.piece import BucketEntries, PieceRef
+from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import append_piece
 from deduper.admin.keys.stored import digests_of, find_key
 from deduper.admin.move.key_sum import KeySum, sum_of
@@ -139,7 +140,7 @@ def _forget(owned: OwnedStore, planned: ForgetReport) -> ForgetReport:
 
 
 def _blocks(store: OpenStore, ref: PieceRef) -> list[BucketEntries]:
-    return list(decode_piece(store.pieces.read(ref), file=ref.file, offset=ref.offset)[1])
+    return decode_named(ref, store.pieces.read(ref), store.log.manifest.store_id)
 
 
 def _without(block: BucketEntries, digests: NDArray[np.uint64]) -> BucketEntries:

@@ -14,17 +14,17 @@ or by the largest piece.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
 from bucket_store.pieces.compaction import merge
-from bucket_store.pieces.piece import BucketEntries, Entries, PieceRef, decode_piece
-from bucket_store.pieces.reader import PieceReader
+from bucket_store.pieces.piece import BucketEntries, Entries, PieceRef
+from bucket_store.pieces.reader import PieceReader, decode_named
 from bucket_store.pieces.store import append_piece
 from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
@@ -34,6 +34,7 @@ from deduper.as_json import AsJson
 from deduper.core.digests import shards_of
 from deduper.errors import IntegrityError, UsageError
 from deduper.window.owner_alive import owner_lives
+from deduper.window.policy import time_bucket_of
 
 PART_BYTES = 32 << 20
 """Bytes of pieces in a part."""
@@ -197,14 +198,11 @@ class _Resharding:
 
     def _move(self, number: int, refs: Sequence[PieceRef]) -> MovedPart:
         """Step b for one part."""
-        store_id = bytes.fromhex(self._store.log.manifest.store_id)
+        store_id = self._store.log.manifest.store_id
         read = KeySum()
         blocks: list[tuple[PieceRef, list[BucketEntries]]] = []
         for ref in refs:
-            header, buckets = decode_piece(self._store.pieces.read(ref), file=ref.file, offset=ref.offset)
-            if header.to_ref(file=ref.file, name=ref.name, offset=ref.offset) != ref or header.store_id != store_id:
-                raise IntegrityError(f"{ref.file}: piece {ref.name} is not the one that the log names")
-            blocks.append((ref, list(buckets)))
+            blocks.append((ref, decode_named(ref, self._store.pieces.read(ref), store_id)))
             read += sum((sum_of(block, ref.first_window) for block in blocks[-1][1]), KeySum())
         merged = merge(blocks, live_from_bucket=None, expiry_point=None)
         blocks.clear()
@@ -218,7 +216,7 @@ class _Resharding:
                 append_piece(
                     self._store.pieces,
                     entries,
-                    store_id=store_id,
+                    store_id=bytes.fromhex(store_id),
                     shard=shard,
                     first_window=min(ref.first_window for ref in refs),
                     last_window=max(ref.last_window for ref in refs),
@@ -249,13 +247,7 @@ class _Resharding:
 def _parts(store: OpenStore, shards: int, part_bytes: int) -> list[tuple[PieceRef, ...]]:
     """The live pieces in groups: each of one time bucket, so that what expires together stays together."""
     settings = store.settings
-    span, is_all_live = settings.get("expiry.span"), settings["expiry.lookup"] == "all_live"
-
-    def time_bucket(ref: PieceRef) -> int:
-        if is_all_live:
-            return 0 if span is None or ref.max_expiry is None else math.floor(ref.max_expiry / span)
-        return ref.max_bucket
-
+    time_bucket = partial(time_bucket_of, settings["expiry.lookup"], settings["expiry.by"], settings.get("expiry.span"))
     refs = [ref for of_shard in store.log.state.pieces.values() for ref in of_shard]
     refs.sort(key=lambda ref: (time_bucket(ref), ref.first_window, ref.last_window, ref.shard, ref.name))
     limit = max(part_bytes, shards * _LEAST_PIECE_BYTES)

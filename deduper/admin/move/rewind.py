@@ -48,7 +48,7 @@ from deduper.as_json import AsJson
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import staging
-from deduper.sinks.names import PUBLISHED, topic_of
+from deduper.sinks.names import PUBLISHED, is_of_file, topic_of
 from deduper.window.publishing import mark_places, mark_published
 from deduper.window.rewound import later_files, rewound_to
 
@@ -85,7 +85,7 @@ def plan_rewind(store: OpenStore, window: int) -> RewindReport:
     """What `rewind` is to do. Changes nothing.
 
     Raises:
-        UsageError: it cannot be exact, or a port is a topic; the message says why.
+        UsageError: it cannot be exact, or a port is no file; the message says why.
     """
     _config(store)
     state = store.log.state
@@ -208,6 +208,11 @@ def _config(store: OpenStore) -> Config:
     if store.config.topic_ports:
         port = next(iter(store.config.topic_ports))
         raise UsageError(f"port {port} is a topic: what was sent cannot be taken back, so a rewind would send it twice")
+    if store.config.function_ports:
+        port = store.config.function_ports[0]
+        raise UsageError(
+            f"port {port} is a function: what was handed over cannot be taken back, so a rewind would do it twice"
+        )
     for port, place in store.ports.items():
         if place.names.scheme not in _RENAMING:
             raise UsageError(f"port {port}: {place}: outputs on this storage cannot be set aside by renaming")
@@ -256,13 +261,18 @@ def _state_after(store: OpenStore, window: int) -> LogState:
 
 
 def _demand_ports(store: OpenStore, commit: CommitRecord) -> None:
-    """The outputs of a later window can be taken back: none went to a topic or to a folder that is no port's now."""
+    """The outputs of a later window can be taken back: all are files, in folders that are ports' now."""
     for output in commit.outputs:
         topic, final = topic_of(output), output.final
         if topic is not None:
             raise UsageError(
                 f"rows of window {commit.window} went to topic {topic.topic}: what was sent cannot be taken back, so a "
                 "rewind would write them twice"
+            )
+        if not is_of_file(output):
+            raise UsageError(
+                f"rows of window {commit.window} went to the function of port {output.port}: what was handed over "
+                "cannot be taken back, so a rewind would do it twice"
             )
         port = store.ports.get(output.port)
         is_here = port is not None and (port / PurePosixPath(final).name).exists()

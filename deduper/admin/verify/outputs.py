@@ -4,8 +4,8 @@ A committed file is staged or published, never both, with the size and checksum 
 out of a port after it was published is a note, not a finding: that is what ports are for. Of windows whose record is
 folded away only the names of their files are known to be the store's.
 
-Rows that go to a topic are staged until their window is marked, and must be there until then: they are sent from there.
-After the mark the staged rows are orphans. The topic itself is not read.
+Rows that go to a topic or a function are staged until their window is marked, and must be there until then: they are
+handed over from there. After the mark the staged rows are orphans. The topic itself is not read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.orphans import is_file
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import LogHistory
-from deduper.sinks.names import PUBLISHED, STAGING, FinalName, Format, is_data_file, topic_of
+from deduper.sinks.names import PUBLISHED, STAGING, FinalName, Format, is_data_file, is_of_file
 from deduper.sinks.published import parquet_file
 
 OUTPUTS_CHECKS = (
@@ -122,11 +122,10 @@ def _mark(path: Place, findings: Findings) -> Published | None:
 
 
 def _check_output(store: OpenStore, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
-    is_sent = topic_of(output) is not None
-    final, staged = _places(store, output, is_sent=is_sent)
     is_published = window <= found.published
-    if is_sent and is_published:
+    if is_published and not is_of_file(output):
         return
+    final, staged = _places(store, output)
     if final is None and staged is None:
         if is_published:
             found.taken += 1
@@ -135,7 +134,7 @@ def _check_output(store: OpenStore, window: int, output: OutputFile, found: Publ
                 Check.OUTPUTS_MISSING,
                 f"window {window}: {output.rows} rows of port {output.port}, not yet marked as published",
                 file=output.final,
-                expected=f"{output.size_bytes} bytes{'' if is_sent else ', here or'} at {output.staged}",
+                expected=f"{output.size_bytes} bytes{', here or' if is_of_file(output) else ''} at {output.staged}",
                 found="no file",
             )
         return
@@ -160,17 +159,18 @@ def _check_output(store: OpenStore, window: int, output: OutputFile, found: Publ
             _check_bytes(path, window, output, found, findings)
 
 
-def _places(store: OpenStore, output: OutputFile, *, is_sent: bool) -> tuple[Place | None, Place | None]:
+def _places(store: OpenStore, output: OutputFile) -> tuple[Place | None, Place | None]:
     """A committed file's place, published and staged: in the port of the config, else as the record says.
 
-    In this order, because a store that was copied elsewhere still has records that name the old places.
+    In this order, because a store that was copied elsewhere still has records that name the old places. Rows that are
+    handed over are never published as a file.
     """
-    port = None if is_sent else store.ports.get(output.port)
+    port = store.ports.get(output.port)
     inside = output.staged.rpartition(f"/{STAGING}/")[2]
-    finals = [
-        *([] if port is None else [port / PurePosixPath(output.final).name]),
-        *([] if is_sent else [open_place(output.final)]),
-    ]
+    finals: list[Place] = []
+    if is_of_file(output):
+        finals = [] if port is None else [port / PurePosixPath(output.final).name]
+        finals.append(open_place(output.final))
     staged = [*(home / STAGING / inside for home in store.staging_homes), open_place(output.staged)]
     return next(filter(is_file, finals), None), next(filter(is_file, staged), None)
 

@@ -213,9 +213,12 @@ def _outputs(store: OpenStore, history: LogHistory, findings: Findings) -> Publi
             found=f"{given!r} in the config",
         )
     topics = config.topic_ports
-    if not config.file_ports and not topics:
+    if not config.has_row_ports and not topics:
         findings.skip("no port is written to files", *OUTPUTS_CHECKS)
         return PublishedFiles()
+    if config.function_ports:
+        listed = ", ".join(config.function_ports)
+        findings.note(f"nothing is said of the rows of {listed} once they are handed to functions")
     if topics:
         listed = ", ".join(f"{port} ({sink.topic})" for port, sink in topics.items())
         findings.note(f"topics are not read: nothing is said of the rows of {listed} once they are sent")

@@ -112,7 +112,7 @@ def rewind(
     answer(report, render_rewind, as_json=as_json)
 
 
-@command(app, "backup", *READING, panel=Panel.MOVE)
+@command(app, "backup", *READING, ExitCode.FENCED, panel=Panel.MOVE)
 def backup(
     store: StoreArgument,
     into: Annotated[
@@ -161,7 +161,7 @@ def export(
     answer(report, render_export, as_json=as_json)
 
 
-@command(app, "restore", *READING, panel=Panel.MOVE)
+@command(app, "restore", *READING, ExitCode.FENCED, panel=Panel.MOVE)
 def restore(
     config: ConfigArgument,
     source: Annotated[

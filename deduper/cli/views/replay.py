@@ -11,6 +11,7 @@ from deduper.cli.terminal import pairs, table
 from deduper.config.sections import PORTS
 from deduper.replay.compare import Comparison
 from deduper.replay.estimate import Estimate, MeasuredRate
+from deduper.replay.inputs import LostOffsets
 from deduper.replay.run import ReplayReport
 from deduper.units import approximate_size, counted, span
 
@@ -21,6 +22,7 @@ def render_replay(report: ReplayReport) -> list[RenderableType]:
         ("order", "by time: (expiry key, place)" if report.order == "time" else "arrival, as `run --once`"),
         ("files", f"{counted(report.files, 'file')}, {approximate_size(report.bytes)}" if report.files else None),
         ("offsets", _offsets(report)),
+        *(("lost", _lost(one)) for one in report.lost),
         ("left out", _left_out(report)),
         *(_estimate(report) if not report.is_executed else ()),
         ("store", report.store),
@@ -52,6 +54,7 @@ def render_comparison(found: Comparison) -> list[RenderableType]:
     ports = {(cell.here, cell.there): cell.records for cell in found.cells}
     counts = [(here, *(ports.get((here, there), 0) for there in PORTS)) for here in PORTS]
     parts: list[RenderableType] = [table(("here \\ there", *PORTS), counts)]
+    parts += [Text(f"lost: {_lost(one)}", "yellow") for one in found.here.lost]
     samples = [
         (cell.here, cell.there, f"{one['source']}, row {one['position']}", _key(one["key"]))
         for cell in found.cells
@@ -80,6 +83,12 @@ def _offsets(report: ReplayReport) -> str | None:
         return None
     size = f", about {approximate_size(report.bytes)} decoded" if report.bytes else ""
     return f"{report.offsets:,} in {counted(report.partitions, 'partition')}{size}"
+
+
+def _lost(lost: LostOffsets) -> str:
+    last = lost.first + lost.offsets - 1
+    where = f"{counted(lost.offsets, 'offset')} of {lost.partition}, from {lost.first} to {last}"
+    return f"{where}: deleted before they were read"
 
 
 def _since(report: ReplayReport) -> str | None:

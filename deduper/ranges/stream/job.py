@@ -16,7 +16,7 @@ from deduper.ranges.stream.status import StreamRun
 from deduper.service.stop import Stop, restoring_handlers
 from deduper.sinks.publish_state import OnUnknown
 from deduper.window.present_clock import wall_clock_us
-from deduper.window.recovery import reason_to_stop
+from deduper.window.recovery import telling_takeover
 
 if TYPE_CHECKING:
     from deduper.ranges.stream.metrics import StreamMetrics
@@ -49,36 +49,34 @@ def run(
         owned_store(
             job, take_over=take_over, wall_clock_us=wall_clock_us, unpublished=unpublished, stop=stop.event
         ) as owned,
+        telling_takeover(owned.log),
     ):
-        try:
-            runner = StreamRunner(job, owned, wall_clock_us, drain=once)
-            if listens:  # until here a signal ends the process at once, also while it waits for brokers
-                stop.listen()
-            if metrics is not None:
-                metrics.follow(runner)
-            # A wait for brokers ends: nothing of the window is committed, or the next start publishes it.
-            with contextlib.suppress(StopRequested):
-                while not stop.is_requested:
-                    is_planned = runner.plan()
-                    if metrics is not None:
-                        metrics.looked()
-                    if not is_planned:
-                        if once or stop.wait(job.trigger / 1e6):
-                            break
-                        continue
-                    begun = time.monotonic()
-                    with contextlib.nullcontext() if metrics is None else metrics.window():
-                        window, counts = runner.run()
-                    made = StreamRun(1, counts, time.monotonic() - begun)
-                    if metrics is not None:
-                        metrics.published(window, made.seconds)
-                    windows += 1
-                    totals.update(counts)
-                    on_progress(window, made)
-                    if windows == max_windows:
-                        stop.request("max_windows")
-        except Exception as exc:
-            raise reason_to_stop(owned.log, exc) from exc
+        runner = StreamRunner(job, owned, wall_clock_us, drain=once)
+        if listens:  # until here a signal ends the process at once, also while it waits for brokers
+            stop.listen()
+        if metrics is not None:
+            metrics.follow(runner)
+        # A wait for brokers ends: nothing of the window is committed, or the next start publishes it.
+        with contextlib.suppress(StopRequested):
+            while not stop.is_requested:
+                is_planned = runner.plan()
+                if metrics is not None:
+                    metrics.looked()
+                if not is_planned:
+                    if once or stop.wait(job.trigger / 1e6):
+                        break
+                    continue
+                begun = time.monotonic()
+                with contextlib.nullcontext() if metrics is None else metrics.window():
+                    window, counts = runner.run()
+                made = StreamRun(1, counts, time.monotonic() - begun)
+                if metrics is not None:
+                    metrics.published(window, made.seconds)
+                windows += 1
+                totals.update(counts)
+                on_progress(window, made)
+                if windows == max_windows:
+                    stop.request("max_windows")
     return StreamRun(windows, dict(totals), time.monotonic() - began, stop.reason)
 
 

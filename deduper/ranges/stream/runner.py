@@ -57,7 +57,7 @@ from deduper.tasks.row_files import RowFormats
 from deduper.tasks.write import StagedFile
 from deduper.window.policy import differing
 from deduper.window.publishing import TopicPorts, publish_window
-from deduper.window.recovery import opened_log, owned_log, publish_unmarked, reason_to_stop, require_unchanged
+from deduper.window.recovery import opened_log, owned_log, publish_unmarked, require_unchanged, telling_takeover
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +100,8 @@ def owned_store(
         owned_log(log, job, take_over=take_over, wall_clock_us=wall_clock_us),
         open_topics(job.topic_ports, job.ports_deadline, log, unpublished, stop) as topics,
     ):
-        try:
+        with telling_takeover(log):
             _recover(job, log, topics)
-        except Exception as exc:
-            raise reason_to_stop(log, exc) from exc
         yield OwnedStream(log, topics, stop)
 
 

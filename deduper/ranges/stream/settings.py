@@ -143,6 +143,15 @@ class StreamJob(RangeSettings):
         return self
 
     @model_validator(mode="after")
+    def _topics_are_read_as_they_come(self) -> StreamJob:
+        for side, source in self._topic_inputs.items():
+            if source.order == "time":
+                what = "a range stream reads partitions as they come"
+                write = "remove it and `slack`; with a longer `period` fewer events are late"
+                raise refusal(what, write, at=(side, "order"), at_key=True)
+        return self
+
+    @model_validator(mode="after")
     def _ports_are_written_here(self) -> StreamJob:
         for name, topic in self.topic_ports.items():
             if "dedup_headers" in topic.model_fields_set:

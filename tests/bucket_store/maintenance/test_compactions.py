@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from bucket_store.errors import CorruptionError
+from bucket_store.errors import CorruptionError, StorageAwayError
 from bucket_store.log.records import CompactionRecord, DeletionRecord
-from bucket_store.maintenance.compactions import Compactions, Merges
+from bucket_store.maintenance.compactions import Answer, Compactions, Merges
 from bucket_store.pieces import compaction
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.piece import PieceRef
@@ -95,6 +95,39 @@ def test_a_stop_takes_back_what_was_merged(caplog: pytest.LogCaptureFixture) -> 
     merging.begin([TASK, TASK])
     assert merging.close() == [piece(0, last=1)]
     assert "pieces could not be merged: no disk" in caplog.text
+
+
+class NoWorker(Merges):
+    """Nothing can be merged at all."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def merge(self, task: CompactionTask) -> PieceRef | None:
+        raise NotImplementedError
+
+    def merge_each(self, tasks: Sequence[CompactionTask]) -> Iterator[Answer]:
+        raise self._error
+
+
+def test_an_error_of_all_merges_is_raised_or_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A storage that is away is tried again; any other error ends the job. At a stop it is named."""
+    process = Process(world)
+    for error in (StorageAwayError("the NameNode is away"), OSError("no process can be started")):
+        process.runner._compaction = Compactions(NoWorker(error), lambda do: do())
+        process.runner._compaction.begin([TASK])
+        with caplog.at_level(logging.INFO, logger="deduper.window.runner"):
+            if isinstance(error, StorageAwayError):
+                process.runner._record_merged(process.log.state)
+                assert "pieces are merged later: the NameNode is away" in caplog.text
+            else:
+                with pytest.raises(OSError, match="no process"):
+                    process.runner._record_merged(process.log.state)
+        assert not process.runner._compaction.is_under_way
+    merging = Compactions(NoWorker(OSError("no memory")), lambda do: do())
+    merging.begin([TASK])
+    assert merging.close() == []
+    assert "pieces could not be merged: no memory" in caplog.text
 
 
 def test_a_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bucket_store.log.records import RetiredPiece
 from bucket_store.log.state import LogState
-from bucket_store.maintenance.unnamed_pieces import EVERY_US, UnnamedPieces, unnamed
+from bucket_store.maintenance.unnamed_pieces import EVERY_S, UnnamedPieces, unnamed
 from bucket_store.pieces.piece import PieceRef, piece_name, window_of
 from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.places.local import local_place
@@ -69,10 +69,12 @@ def test_only_what_no_record_can_name_is_removed(store: Store) -> None:
     found = unnamed(state, store.pieces.pieces())
     assert {piece.name for piece in found} == twins | {live.name}
     assert len(found) == len(twins) + 1
-    searches = UnnamedPieces(store.pieces, lambda action: action())
-    searches.begin_if_due(state, 0)
+    now = [5.0]
+    searches = UnnamedPieces(store.pieces, lambda action: action(), lambda: now[0])
+    searches.begin_if_due(state)
     assert store.names() >= twins, "the first search is due an hour after the start"
-    searches.begin_if_due(state, EVERY_US)
+    now[0] += EVERY_S
+    searches.begin_if_due(state)
     assert store.names() == kept | {"something"}
     assert store.pieces.read(live) == b"data"
     assert not searches.is_under_way
@@ -84,11 +86,12 @@ def test_a_search_is_one_at_a_time_and_a_failed_one_ends_no_job(
     """It is under way until its thread is through; the next one repeats what failed."""
     twin = store.append(3)
     begun: list[Callable[[], None]] = []
-    searches = UnnamedPieces(store.pieces, begun.append)
+    now = [0.0]
+    searches = UnnamedPieces(store.pieces, begun.append, lambda: now[0])
     state = state_of([], [])
-    searches.begin_if_due(state, 0)
-    searches.begin_if_due(state, EVERY_US)
-    searches.begin_if_due(state, 3 * EVERY_US)
+    for hours in (0, 1, 3):
+        now[0] = hours * EVERY_S
+        searches.begin_if_due(state)
     assert (len(begun), searches.is_under_way) == (1, True)
 
     def away() -> Any:
@@ -99,7 +102,8 @@ def test_a_search_is_one_at_a_time_and_a_failed_one_ends_no_job(
         begun.pop()()
     assert not searches.is_under_way
     assert "the NameNode is away" in caplog.text
-    searches.begin_if_due(state, 2 * EVERY_US)
+    now[0] += EVERY_S
+    searches.begin_if_due(state)
     begun.pop()()
     assert not searches.is_under_way
     assert twin.name not in store.names()

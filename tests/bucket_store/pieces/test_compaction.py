@@ -210,13 +210,14 @@ def test_a_merged_piece_holds_what_the_others_held(
     windows: list[dict[int, Keys]], live_from: int | None, point: int | None
 ) -> None:
     """Every live key of every bucket once, with the columns of the entry that a table would keep."""
-    expected: dict[tuple[int, tuple[int, int]], tuple[int, int]] = {}
+    least: dict[tuple[int, tuple[int, int]], tuple[int, int]] = {}
     for window, buckets in enumerate(windows):
         for bucket, keys in buckets.items():
             for key, expiry in keys.items():
                 is_dead = (live_from is not None and bucket < live_from) or (point is not None and expiry <= point)
                 if not is_dead:
-                    expected[bucket, key] = max(expected.get((bucket, key), (-1, -1)), (expiry, window))
+                    least[bucket, key] = min(least.get((bucket, key), (1, 0)), (-expiry, window))
+    expected = {place: (-expiry, window) for place, (expiry, window) in least.items()}
     found = merge(blocks_of(windows), live_from_bucket=live_from, expiry_point=point)
     if found is None:
         assert expected == {}

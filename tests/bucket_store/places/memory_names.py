@@ -54,7 +54,7 @@ class MemoryNames:
                 raise FileNotFoundError(str(path.parent))
             self.files[path] = (bytes(data), self._tick())
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int, is_durable: bool = False) -> Prepared:
         """See `Names`: by the contents, as S3 does; they are no version of their own where they come back."""
         version = self._version(path)
 

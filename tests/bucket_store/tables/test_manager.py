@@ -900,6 +900,39 @@ def test_dead_entries_leave_the_one_table_when_it_grows(tmp_path: Path) -> None:
         check(tables, shard, 0, random_keys(29, 200) + random_keys(27, 200), 279)
 
 
+@pytest.mark.parametrize("is_next_window", [False, True])
+def test_a_longer_period_finds_what_a_shorter_one_left_out(tmp_path: Path, is_next_window: bool) -> None:
+    """The verdict is that of a host without tables; a shorter period again needs no new ones."""
+    shard, settings = make_shard(tmp_path, ALL_LIVE), make_settings(tmp_path, ALL_LIVE)
+    keys = random_keys(1, 300)
+    shard.commit({(at // 100, key): (at, 1, 0) for at, key in enumerate(keys)})
+    for point in (50, 100):  # the second one is of a restart before the next window
+        with ShardTables.open(settings, shard.pieces, shard.view(expiry_point=point)) as tables:
+            check(tables, shard, 0, keys, point)
+        for path in tmp_path.glob("memory/*/0000/*/t0.table") if point == 50 else ():
+            path.unlink()
+    if is_next_window:
+        shard.commit({(2, (1, 1)): (299, 1, 1)})
+    with ShardTables.open(settings, shard.pieces, shard.view(expiry_point=50)) as tables:
+        check(tables, shard, 0, keys, 50)
+    (table,) = tmp_path.glob("memory/*/0000/*/t0.table")
+    built = table.stat().st_ino
+    with ShardTables.open(settings, shard.pieces, shard.view(expiry_point=120)) as tables:
+        check(tables, shard, 0, keys, 120)
+    assert table.stat().st_ino == built
+
+
+def test_a_generation_whose_maker_was_killed_before_its_lock_is_removed(tmp_path: Path) -> None:
+    """An empty folder, as it is between two calls of its maker; one that is being made by a process that lives is
+    made again by it."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    left = tmp_path / "disk" / FOLDER / "0000" / ".1-0a0b0c0d"
+    left.mkdir(parents=True)
+    commit_buckets(shard, range(1), seed=1)
+    check_all(settings, shard)
+    assert not left.exists()
+
+
 def test_what_a_dead_builder_left_is_removed(tmp_path: Path) -> None:
     """A half-made table, and the copy of one that was being moved down."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections import Counter
@@ -13,11 +14,13 @@ from threading import Event
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
+from deduper.cli.views.replay import render_replay
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError, SourceAwayError, UsageError
 from deduper.kafka.errors import BrokerUnavailableError
@@ -331,7 +334,12 @@ def test_offsets_that_are_deleted_before_they_are_sorted_are_a_loss(
         with pytest.raises(IntegrityError, match="in-0: 100 offsets"):
             replayed(job, **FEW)
     else:
-        assert sum(replayed(job, **FEW).judged.values()) == 8 * A_DAY - 100
+        report = replayed(job, **FEW)
+        assert sum(report.judged.values()) == 8 * A_DAY - 100
+        assert report.to_json()["lost"] == [{"partition": "in-0", "first": 0, "offsets": 100}]
+        console = Console(file=io.StringIO(), width=200, record=True)
+        console.print(*render_replay(report))
+        assert "100 offsets of in-0, from 0 to 99: deleted before they were read" in console.export_text()
 
 
 def test_a_plan_that_never_overtakes_the_deletions_is_given_up(

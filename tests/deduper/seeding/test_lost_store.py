@@ -24,10 +24,10 @@ from deduper.core.digests import key_type
 from deduper.errors import ExitCode, UsageError, exit_code_of
 from deduper.seeding.run import plan_seed
 from deduper.seeding.source import SeedInput
-from deduper.window.table_folder import table_folders
 from tests.deduper.digest_cases import SCALARS
 from tests.deduper.seeding import test_seed
 from tests.deduper.seeding.test_seed import opened, seeded
+from tests.deduper.store_memory import table_folders
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.slow

@@ -46,12 +46,15 @@ class Followed:
 
     def __init__(self, *listings: list[str] | OSError, drain: bool) -> None:
         self.source = Listing(*listings)
-        self.listed = 0
-        self.files = FollowedFiles(cast(FileBatches, self.source), self._count)
+        self.listed = self.away = 0
+        self.files = FollowedFiles(cast(FileBatches, self.source), self._count, self._count_away)
         self.files.begin(drain=drain)
 
     def _count(self, _: FileBatches) -> None:
         self.listed += 1
+
+    def _count_away(self) -> None:
+        self.away += 1
 
     def next(self, triggers: int) -> list[object]:
         """The batches of so many triggers."""
@@ -78,8 +81,8 @@ def test_a_folder_that_is_away_is_waited_for_and_ends_a_run_that_drains(caplog: 
     """A mount may come back. A listing that saw nothing is not told."""
     away = FileNotFoundError(2, "No such file or directory", "/in")
     job = Followed(away, ["a"], drain=False)
-    assert (job.listed, job.next(1)) == (0, ["a"])
-    assert job.listed == 1
+    assert (job.listed, job.away, job.next(1)) == (0, 1, ["a"])
+    assert (job.listed, job.away) == (1, 1)
     assert "the source cannot be listed" in caplog.text
     with pytest.raises(DeduperError, match="cannot be listed"):
         Followed(away, drain=True)
@@ -92,6 +95,7 @@ def test_files_that_are_away_are_waited_for_and_end_a_run_that_drains(caplog: py
     assert job.next(1) == ["a"]
     job.files.put_off(away)
     assert "/in: it is away" in caplog.text
+    assert job.away == 1
     assert job.next(2) == ["b", "c"]
     with pytest.raises(SourceAwayError):
         Followed(["a"], drain=True).files.put_off(away)

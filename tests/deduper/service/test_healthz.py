@@ -32,6 +32,8 @@ def reasons(**changes: Any) -> list[str]:
         ({"brokers_s": 300}, []),
         ({"brokers_s": 300.1}, ["brokers away"]),
         ({"brokers_s": None}, []),
+        ({"away_s": 300}, []),
+        ({"away_s": 300.1}, ["source away"]),
         ({"commit_s": 9999}, []),
         ({"commit_s": 900, "waiting": 1}, []),
         ({"commit_s": 900.1, "waiting": 1}, ["no progress"]),

@@ -686,6 +686,28 @@ def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
         assert answered(settings, "/healthz")[1] == "ok\n"
 
 
+def test_a_folder_that_is_away_is_on_the_page_and_no_health(tmp_path: Path) -> None:
+    """From the first listing that fails on, until one that does not."""
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp, n long"}
+    seconds = 0.0
+    registry = CollectorRegistry()
+    reported = JobMetrics(config(tmp_path, source=source), registry, lambda: NOW_US, lambda: seconds)
+
+    def away_s() -> float:
+        return page(registry)["deduper_source_away_seconds", frozenset()]
+
+    reported.source_files(pending=0, changed=0)
+    seconds = 1000.0
+    for _ in range(2):
+        reported.source_away()
+        seconds += 200.5
+    assert away_s() == 401
+    assert reported.health() == ["source away: its files cannot be listed for 401 s"]
+    reported.source_files(pending=0, changed=0)
+    assert reported.health() == []
+    assert away_s() == 0
+
+
 def test_health_knows_what_the_job_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A committed window that is not published, records that wait, a window at hand."""
     monkeypatch.setattr(window_metrics, "LEAST_FREE_BYTES", 1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from deduper.core.clock import POSITION_BITS
-from deduper.sources.frame_places import MOST_PARTITIONS, FramePlaces
+from deduper.errors import UsageError
+from deduper.sources.frame_places import FramePlaces
+from deduper.tasks import found_partitions
+from deduper.tasks.found_partitions import FoundPartition, FoundPartitions, in_window
 from deduper.tasks.layout import ORDER, PARTITION, TOPIC
-from deduper.tasks.read import FoundPartition
 
 
 def records(rows: list[tuple[str | None, int | None]], partition: int) -> pa.RecordBatch:
@@ -30,42 +33,66 @@ def placed(places: FramePlaces, rows: list[tuple[str | None, int | None]], parti
     return [(order >> POSITION_BITS, order & (1 << POSITION_BITS) - 1) for order in found.column(ORDER).to_pylist()]
 
 
-def test_one_source_has_the_ordinal_of_the_partition() -> None:
-    """As Kafka's rows mostly come: a partition of a topic in each partition of the DataFrame."""
+def test_sources_are_numbered_as_they_come() -> None:
+    """From 0 on, whatever the partition; their numbers come in any order, and more than once."""
     places = FramePlaces()
-    assert placed(places, [("clicks-0", 70), ("clicks-0", 71)]) == [(3, 70), (3, 71)]
-    assert placed(places, [("clicks-0", 75)]) == [(3, 75)]
-    assert places.partitions() == (FoundPartition(3, "clicks-0", 76, 3),)
-
-
-def test_further_sources_have_ordinals_of_their_own() -> None:
-    """In the order in which they come, and no other partition has these."""
-    places = FramePlaces()
-    rows: list[tuple[str | None, int | None]] = [("b", 5), ("a", 9), ("b", 2), ("c", 0)]
-    assert placed(places, rows) == [(3, 5), (3 + MOST_PARTITIONS, 9), (3, 2), (3 + 2 * MOST_PARTITIONS, 0)]
-    assert placed(places, [("c", 1)]) == [(3 + 2 * MOST_PARTITIONS, 1)]
-    assert places.partitions() == (
-        FoundPartition(3, "b", 6, 2),
-        FoundPartition(3 + MOST_PARTITIONS, "a", 10, 1),
-        FoundPartition(3 + 2 * MOST_PARTITIONS, "c", 2, 2),
-    )
+    rows: list[tuple[str | None, int | None]] = [("b", 5), ("a", 9), ("b", 2), ("c", 0), ("b", 5)]
+    assert placed(places, rows) == [(0, 5), (1, 9), (0, 2), (2, 0), (0, 5)]
+    assert placed(places, [("c", 1), ("b", 3)]) == [(2, 1), (0, 3)]
+    assert places.sequence == 3
+    assert places.partitions() == (FoundPartition("b", 6), FoundPartition("a", 10), FoundPartition("c", 2))
 
 
 def test_a_row_that_names_no_place_has_its_number() -> None:
-    """In the partition of the DataFrame, all rows counted: no row is lost, and no two have one place."""
+    """In the partition of the DataFrame, all rows counted: no row is lost, and no two of these have one place."""
     places = FramePlaces()
     rows: list[tuple[str | None, int | None]] = [("a", 0), (None, 7), ("a", None), ("a", -1), ("a", 1 << POSITION_BITS)]
-    nowhere = 3 + MOST_PARTITIONS
-    assert placed(places, rows) == [(3, 0), (nowhere, 1), (nowhere, 2), (nowhere, 3), (nowhere, 4)]
-    assert placed(places, [(None, None)]) == [(nowhere, 5)]
-    assert places.partitions() == (FoundPartition(3, "a", 1, 1), FoundPartition(nowhere, None, 6, 5))
+    assert placed(places, rows) == [(0, 0), (1, 1), (1, 2), (1, 3), (1, 4)]
+    assert placed(places, [(None, None)]) == [(1, 5)]
+    assert places.partitions() == (FoundPartition("a", 1), FoundPartition(3, 6))
 
 
 def test_edges() -> None:
-    """A batch without rows; only nulls; too many partitions."""
+    """A batch without rows; only nulls; a name without letters."""
     places = FramePlaces()
     assert placed(places, []) == []
     assert places.partitions() == ()
-    assert placed(places, [(None, None)]) == [(3, 0)]
-    with pytest.raises(ValueError, match="at most 4096 partitions"):
-        placed(FramePlaces(), [("a", 1)], partition=MOST_PARTITIONS)
+    assert placed(places, [(None, None), ("", 4)]) == [(1, 0), (0, 4)]
+    assert places.partitions() == (FoundPartition("", 5), FoundPartition(3, 1))
+
+
+def test_a_window_has_each_source_once() -> None:
+    """Twenty sources in sixteen partitions are twenty; rows that name none are those of their partition."""
+    tasks = []
+    for partition in range(16):
+        places = FramePlaces()
+        placed(places, [(f"s{(partition + at) % 20}", partition) for at in range(20)], partition)
+        tasks.append(places)
+    placed(tasks[3], [(None, 0)])
+    placed(tasks[5], [(None, 0)], 5)
+    window = FoundPartitions.of([one.partitions() for one in tasks])
+    assert list(window.ends) == [*(f"s{number}" for number in range(20)), 3, 5]
+    assert window.ends["s4"] == 16
+    for number, of_task in enumerate(window.ordinals):
+        found = in_window(np.array([at << POSITION_BITS | 7 for at in range(20)]), of_task)
+        assert found.tolist() == [((number + at) % 20) << POSITION_BITS | 7 for at in range(20)]
+    assert [of_task.size for of_task in window.ordinals] == [20, 20, 20, 21, 20, 21, *[20] * 10]
+
+
+def test_without_names_nothing_is_numbered() -> None:
+    """Places that are the window's already stay as they are."""
+    assert FoundPartitions.of([(), ()]) == FoundPartitions({}, ())
+
+
+def test_thousands_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are numbered; a column that differs from row to row is refused, by the task or by the window."""
+    places = FramePlaces()
+    assert placed(places, [(f"s{at}", 1) for at in range(3000)]) == [(at, 1) for at in range(3000)]
+    assert len(FoundPartitions.of([places.partitions()]).ends) == 3000
+    monkeypatch.setattr(found_partitions, "MOST_PARTITIONS", 3)
+    with pytest.raises(UsageError, match="write none that differs from row to row"):
+        placed(FramePlaces(), [(f"s{at}", 1) for at in range(4)])
+    with pytest.raises(UsageError, match="more than 3 sources in one window"):
+        FoundPartitions.of(
+            [[FoundPartition("a", 1), FoundPartition("b", 1)], [FoundPartition(0, 1), FoundPartition(1, 1)]]
+        )

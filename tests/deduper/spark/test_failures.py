@@ -138,3 +138,10 @@ def test_a_quota_elsewhere_keeps_its_words() -> None:
     said = "^hdfs://nn/out: HDFS: the quota; raise it$"
     with pytest.raises(CannotWriteError, match=said), telling_where("hdfs://nn/out"):
         raise OSError(errno.EDQUOT, "HDFS: the quota; raise it", "hdfs://nn/out/x")
+
+
+def test_causes_that_go_round_end() -> None:
+    """Errors of a user's function may cause each other, or themselves."""
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert storage_away(first) is None

@@ -36,14 +36,15 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import Admission
 from deduper.errors import RowsGoneError
+from deduper.sources.frame_places import FramePlaces
 from deduper.tasks import exchange, table_room
 from deduper.tasks.executors import steps
 from deduper.tasks.executors.steps import Expected, HostFolder, ReadPartition, packed, unpacked
+from deduper.tasks.found_partitions import FoundPartitions
 from deduper.tasks.judge import JudgeTask, Receipt, judge
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.origins import WindowSources
-from deduper.tasks.read import ReadReceipt, ReadTask
-from deduper.tasks.read import spill as spill_records
+from deduper.tasks.read import ReadReceipt, ReadTask, read_function
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.row_files import RowFormats
 from deduper.tasks.table_room import TableRoom
@@ -61,7 +62,7 @@ class Window:
     """Rows by reading task, each (key, expiry key, is an error), and how many reading tasks a partition has.
 
     `conflicts`: payloads, which follow from key and expiry key, are compared; `error`: a conflict is one; `unique`: it
-    is a version.
+    is a version. `named`: rows have places that come in any order, and more than once.
     """
 
     readers: list[list[tuple[int, int, bool]]]
@@ -70,6 +71,7 @@ class Window:
     first_seen: bool
     seed: int
     conflicts: str = ""
+    named: bool = False
 
 
 windows = st.builds(
@@ -83,6 +85,7 @@ windows = st.builds(
     first_seen=st.booleans(),
     seed=st.integers(0, 1000),
     conflicts=st.sampled_from(["", "duplicate", "error", "unique"]),
+    named=st.booleans(),
 )
 
 
@@ -99,9 +102,10 @@ class Service:
     def read_task(self, window: Window, directory: str = "") -> ReadTask:
         clock = ClockRules(False, 20, None, None, now_us=0, latest=None, quiet_us=0)
         layout = RecordLayout.of(pa.int64(), [pa.int64()], has_fingerprint=bool(window.conflicts))
-        return ReadTask(directory, window.shards, layout, clock, in_order=True, keeps_latest=True)
+        places = FramePlaces() if window.named else None
+        return ReadTask(directory, window.shards, layout, clock, in_order=True, keeps_latest=True, places=places)
 
-    def judge_task(self, window: Window, readers: Iterable[str], directory: str = "") -> JudgeTask:
+    def judge_task(self, window: Window, readers: list[ReadReceipt], directory: str = "") -> JudgeTask:
         compares = bool(window.conflicts)
         tables = TableLayout(
             has_expiry=True,
@@ -113,7 +117,7 @@ class Service:
         rules = JudgeRules("ordered", True, False, 20, 10, 1, window.first_seen, None)
         return JudgeTask(
             directory=directory,
-            readers=tuple(readers),
+            readers=tuple(receipt.name for receipt in readers),
             store_url=self.url,
             store_id=STORE,
             window=self.window,
@@ -128,6 +132,7 @@ class Service:
             tables=TableSettings(str(self.root / "tables"), str(self.root / "tables"), 1 << 24, 1 << 24, tables),
             places=None,
             category_ids=(),
+            ordinals=FoundPartitions.of([receipt.partitions for receipt in readers]).ordinals,
         )
 
     def views(self, window: Window) -> list[ShardView]:
@@ -150,13 +155,14 @@ class Service:
             topics={},
             columns=("k",),
             formats=RowFormats(),
-            sources=WindowSources(str(self.root), self.window, ("a", "b", "c", "d", "e"), (0,) * 5, {}),
+            sources=WindowSources(str(self.root), self.window, tuple("abcdefgh"), (0,) * 8, {}),
             source_slots=None,
             keep_first_seen=window.first_seen,
             expiry_type=pa.int64(),
             expiry_scale=0,
             has_fingerprint=bool(window.conflicts),
             keeps_versions=window.conflicts == "unique",
+            ordinals=FoundPartitions.of([receipt.partitions for receipt in readers]).ordinals,
         )
 
     def took(self, receipts: list[Receipt]) -> list[tuple[Any, bytes]]:
@@ -182,7 +188,7 @@ class Service:
             for file in receipt.files
             for row in parquet.read_table(file.place.local, partitioning=None).to_pylist()
         ]
-        return sorted(rows, key=lambda row: (row["_dedup"]["source"], row["_dedup"]["position"]))
+        return sorted(rows, key=lambda row: (row["_dedup"]["source"], row["_dedup"]["position"], str(row)))
 
 
 def records(reader: int, rows: list[tuple[int, int, bool]]) -> pa.RecordBatch:
@@ -204,9 +210,23 @@ def records(reader: int, rows: list[tuple[int, int, bool]]) -> pa.RecordBatch:
 
 def spill(task: ReadTask, reader: int, rows: list[tuple[int, int, bool]]) -> ReadReceipt:
     batch = records(reader, rows)
-    receipt = spill_records(task, iter([batch.slice(0, 10), batch.slice(10)]))
-    assert receipt is not None
+    if task.places is not None:
+        batch = named(batch, reader)
+    (row,) = read_function(task)(iter([batch.slice(0, 10), batch.slice(10)]))
+    receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
     return receipt
+
+
+def named(batch: pa.RecordBatch, reader: int) -> pa.RecordBatch:
+    """Three sources, of which every reading task may have rows, and rows that name none."""
+    keys = batch.column("_0").to_pylist()
+    order = batch.schema.get_field_index("_order")
+    numbers = pa.array([(7 * key + at) % 5 for at, key in enumerate(keys)], pa.int64())
+    return (
+        batch.set_column(order, "_order", numbers)
+        .append_column("_topic", pa.array([[None, "x", "y", "z"][key % 4] for key in keys], pa.string()))
+        .append_column("_partition", pa.array([reader] * len(keys), pa.int32()))
+    )
 
 
 def by_files(service: Service, window: Window) -> tuple[Any, Any]:
@@ -214,7 +234,7 @@ def by_files(service: Service, window: Window) -> tuple[Any, Any]:
     folder = service.root / f"spool-{service.window}"
     folder.mkdir()
     receipts = [spill(service.read_task(window, str(folder)), *each) for each in enumerate(window.readers)]
-    judging = service.judge_task(window, (receipt.name for receipt in receipts), str(folder))
+    judging = service.judge_task(window, receipts, str(folder))
     judged = [judge(judging, view) for view in service.views(window)]
     writing = service.write_task(window, receipts, str(folder))
     written = service.rows([write(writing, number) for number in range(len(writing.groups))])
@@ -249,7 +269,8 @@ def by_blobs(
     keys: list[Any] = []
     for partition, left in enumerate(lefts):
         keys += steps.deal_keys(expected, window.shards, partition, iter([left]))
-    judging = service.judge_task(window, ())
+    receipts = [receipt for left in lefts for receipt in left.receipts]
+    judging = service.judge_task(window, receipts)
     room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
     judged = [
         steps.judge_arrived(judging, room, (arrived, view))
@@ -257,7 +278,6 @@ def by_blobs(
     ]
     partitions = [partition for partition, of in enumerate(expected) for _ in of]
     back = [pair for one in judged for pair in steps.deal_verdicts(partitions, one)]
-    receipts = [receipt for left in lefts for receipt in left.receipts]
     writing = service.write_task(window, receipts)
     writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
     lose(lefts)
@@ -278,7 +298,7 @@ def by_driver(service: Service, window: Window) -> tuple[Any, Any]:
     keys: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
     for shard, of_reader in steps.deal_keys(expected, window.shards, 0, iter([left])):
         keys[shard].append(of_reader)
-    judging = service.judge_task(window, ())
+    judging = service.judge_task(window, receipts)
     room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
     given_to = [(keys[view.shard], view) for view in service.views(window)]
     earlier = HostFolder(f"{STORE}-0000beef", 1, 0, room).make()
@@ -325,6 +345,28 @@ def test_all_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, s
         assert sum(sum(receipt.counts) for receipt, _ in by_one[0]) == rows
     for service in (one, other, third):
         shutil.rmtree(service.root)
+
+
+@pytest.mark.slow
+@given(window=windows, second=windows)
+@settings(max_examples=20 if is_night() else 8)
+def test_places_change_no_verdict(root: Path, window: Window, second: Window) -> None:
+    """Names of rows alone: each leaves by its port with its reason, and its first copy is the same row."""
+    second = replace(second, shards=window.shards, first_seen=window.first_seen)
+    found = []
+    for is_named in (False, True):
+        service = Service(Path(tempfile.mkdtemp(dir=root)))
+        rows = [row for each in (window, second) for row in by_files(service, replace(each, named=is_named))[1]]
+        shutil.rmtree(service.root)
+        found.append(sorted(map(without_place, rows)))
+    assert found[0] == found[1]
+
+
+def without_place(row: dict[str, Any]) -> str:
+    dedup = dict(row["_dedup"])
+    del dedup["source"], dedup["position"]
+    first = dedup.get("first_seen")
+    return str((row["k"], {**dedup, "first_seen": first and (first["window"], first["expiry"])}))
 
 
 SOME = Window([[(1, 5, False), (2, 6, False)], [(1, 7, False)]], 1, 2, True, 0)

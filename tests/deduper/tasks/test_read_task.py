@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from deduper.core.clock import ClockRules
+from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
+from deduper.sources.frame_places import FramePlaces
 from deduper.tasks import exchange, layout
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function, spill
@@ -56,6 +57,40 @@ def test_rows_that_earlier_windows_expire_are_counted(
     receipt = spill(task, iter([records]))
     assert receipt is not None
     assert receipt.behind == behind
+
+
+@pytest.mark.parametrize("numbers", [[70, 71, 72], [5, 4, 9], [1, 1, 1]])
+def test_places_of_rows_do_not_move_the_clock(tmp_path: Path, numbers: list[int]) -> None:
+    """Rows of a DataFrame are judged as they come: the numbers that name them may go back, and repeat."""
+    clock = ClockRules(False, 10, None, None, now_us=0, latest=None, quiet_us=0)
+    task = ReadTask(
+        str(tmp_path), 1, RecordLayout.of(pa.int64()), clock, in_order=True, keeps_latest=False, places=FramePlaces()
+    )
+    batches = [
+        pa.RecordBatch.from_pydict(
+            {
+                **{name: pa.array([1, 2, 3]) for name in (layout.HI, layout.LO)},
+                layout.ORDER: pa.array(numbers),
+                layout.TOPIC: pa.array(["a", "b", "a"]),
+                layout.PARTITION: pa.array([4, 4, 4], pa.int32()),
+                layout.ADMISSION: pa.array([0, 0, 0], pa.int8()),
+                layout.EXPIRY: pa.array([first, first + 30, first]),
+                layout.RAW: pa.nulls(3, pa.string()),
+            }
+        )
+        for first in (1, 61)
+    ]
+    (row,) = read_function(task)(iter(batches))
+    receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
+    keys = exchange.mapped(exchange.keys_file(str(tmp_path), receipt.name)).get_batch(0)
+    rows = sorted(keys.to_pylist(), key=lambda row: row[exchange.ROW])
+    old = int(Admission.OLDER_THAN_PERIOD)
+    assert [row[exchange.ADMISSION] for row in rows] == [0, 0, old, 0, 0, old]
+    assert [row[exchange.ORDER] for row in rows] == [4 << POSITION_BITS | number for number in range(6)]
+    places = [source << POSITION_BITS | number for source, number in zip([0, 1, 0], numbers, strict=True)]
+    assert [row[exchange.PLACE] for row in rows] == places * 2
+    assert [one.name for one in receipt.partitions] == ["a", "b"]
+    assert receipt.first_order == 4 << POSITION_BITS
 
 
 def test_the_clock_before_each_tuple_goes_with_it(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ class Watched(LocalNames):
         LocalNames.replace(self, path, data)
         self._note(path)
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int, is_durable: bool = False) -> Prepared:
         """Noted."""
         self._note(path)
-        return LocalNames.prepare(self, path, data, epoch=epoch)
+        return LocalNames.prepare(self, path, data, epoch=epoch, is_durable=is_durable)
 
     def touch(self, path: PurePosixPath, data: bytes) -> None:
         """Noted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
+from deduper.core.verdict import bucket_key
 from deduper.testing import Row, Settings
 from deduper.window import policy
 from tests.bucket_store.log_samples import piece
@@ -81,3 +83,15 @@ def test_a_key_is_remembered_for_a_period_and_not_a_step_longer(tmp_path: Path, 
 def test_a_store_of_many_shards_has_more_snapshots(shards: int, every: int) -> None:
     """A start reads at most so many records, and they grow with the shards."""
     assert policy.snapshot_every(shards) == every
+
+
+@pytest.mark.parametrize("greatest", [1e308, math.inf, -math.inf, 2.0**70, 25.0, -0.5, 10**18, -(2**63)])
+def test_a_piece_of_any_expiry_key_has_a_time_bucket(greatest: float) -> None:
+    """That of the verdicts: a quotient beyond all integers is one too, and the bucket never falls as keys rise."""
+    one = replace(piece(0), max_expiry=greatest)
+    span = 10 if isinstance(greatest, int) else 0.001
+    found = policy.time_bucket_of("all_live", "ordered", span, one)
+    assert -(2**63) <= found == bucket_key(greatest, span) < 2**63
+    assert policy.time_bucket_of("all_live", "never", None, one) == 0
+    assert policy.time_bucket_of("own_bucket", "never", None, one) == 0
+    assert policy.time_bucket_of("own_bucket", "ordered", span, one) == one.max_bucket

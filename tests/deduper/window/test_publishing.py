@@ -461,6 +461,27 @@ def test_a_run_ends_when_its_last_window_is_published(job: Job) -> None:
     assert reports.totals == {"unique": 0, "duplicate": 1, "expired": 0, "error": 1}
 
 
+def test_what_is_left_is_told_by_the_rate_since_there_was_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not since the start: a source that had nothing for a day would take a day for its next file."""
+    now = [0.0]
+    monkeypatch.setattr("deduper.service.windows.time.monotonic", lambda: now[0])
+    source, left = SimpleNamespace(pending=0, changed=0), list[Any]()
+    reports = Reports(lambda progress: left.append(progress.left))
+
+    def judge(pending: int) -> None:
+        now[0] += 10
+        source.pending = pending
+        reports.window_ended(BatchProgress(0, 0, 1, 1, 0, 0, 0, 10.0, 0.1))
+
+    for listed in (3, 2):
+        source.pending = listed
+        reports.listed(cast(Any, source))
+        while source.pending:
+            judge(source.pending - 1)
+        now[0] += 86_400
+    assert [(one.count, one.seconds) for one in left] == [(2, 20), (1, 10), (0, 0), (1, 10), (0, 0)]
+
+
 def test_the_limit_of_windows_stops_after_the_publication(job: Job) -> None:
     """A stop before it would cut the waits for brokers short."""
     windows, stop, reports = windows_of(job, most=1)

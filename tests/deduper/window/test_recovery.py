@@ -299,9 +299,14 @@ def test_whatever_breaks_after_a_take_over_is_told_as_that(config: Config) -> No
     """The new owner discards what the old one stages; the old one must end with exit code 5, not 1."""
     log = owned(config)
     broken = OSError("staged file gone")
-    assert recovery.reason_to_stop(log, broken) is broken
+    with pytest.raises(OSError, match="staged file gone") as told, recovery.telling_takeover(log):
+        raise broken
+    assert told.value is broken
+    assert broken.__cause__ is None
     owned(config)
-    assert isinstance(recovery.reason_to_stop(log, broken), FencedError)
+    with pytest.raises(FencedError) as fenced, recovery.telling_takeover(log):
+        raise broken
+    assert fenced.value.__cause__ is broken
 
 
 @pytest.mark.parametrize("point", ["window.6.checked", "window.6.half"])

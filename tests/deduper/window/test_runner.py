@@ -22,7 +22,7 @@ from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogState, OutputFile
 from bucket_store.log.sources_archive import SourcesReader, files_of, remove_left
 from bucket_store.maintenance.compactions import Compactions
-from bucket_store.maintenance.unnamed_pieces import EVERY_US
+from bucket_store.maintenance.unnamed_pieces import EVERY_S, UnnamedPieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
@@ -931,10 +931,13 @@ def test_merges_and_searches_for_unnamed_pieces_take_turns(tmp_path: Path, monke
     asked: list[LogState] = []
     job = Job(tmp_path, in_background=begun.append, is_searched=True)
     monkeypatch.setattr(policy, "next_compactions", lambda _config, _store_id, state: asked.append(state) or ())
+    now = [0.0]
+    assert job.runner._unnamed is not None
+    job.runner._unnamed = UnnamedPieces(job.runner._unnamed._pieces, begun.append, lambda: now[0])
 
     def after_window(*, hours: int = 0) -> tuple[int, int]:
         """How many merges were asked for, and what was begun."""
-        job.now_us += hours * EVERY_US
+        now[0] += hours * EVERY_S
         asked.clear()
         job.runner._compact(job.log.state)
         return len(asked), len(begun)

@@ -7,9 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+import xxhash
 
+from bucket_store.errors import CorruptionError
+from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from deduper.admin.keys.stored import find_key
-from deduper.admin.move.forget import forget, plan_forget
+from deduper.admin.move.forget import _blocks, forget, plan_forget
+from deduper.admin.move.reshard import reshard
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from deduper.errors import IntegrityError
@@ -71,3 +75,27 @@ def test_a_piece_that_loses_more_than_the_key_is_not_named(tmp_path: Path, monke
 
 def _shorter(block):  # type: ignore[no-untyped-def]
     return type(block)(block.bucket, block.digests[2:], block.expiry[2:], block.origin[2:], None, None)
+
+
+def of_epoch(epoch: int, data: bytes) -> bytes:
+    """A sound piece with the same entries, of another epoch."""
+    end = 80 + 64 * int.from_bytes(data[12:16], "little")
+    covered = data[:36] + epoch.to_bytes(4, "little") + data[40:end]
+    return covered + xxhash.xxh3_64_intdigest(covered).to_bytes(8, "little") + data[end + 8 :]
+
+
+def test_misdirected_bytes_are_no_piece_of_the_record(tmp_path: Path) -> None:
+    """They are sound, of this store, and of the same shard: neither is the key forgotten nor are the shards changed."""
+    store = open_store(str(made(tmp_path, "file")))
+    one, other = store.log.state.pieces[0][:2]
+    file = tmp_path / "state" / one.file
+    file.write_bytes(of_epoch(7, file.read_bytes()))
+    task = CompactionTask((one, other), store.log.manifest.store_id, 1, None, None)
+    for act in (
+        lambda: _blocks(store, one),
+        lambda: compact_pieces(store.pieces, task),
+        lambda: reshard(store, 3, now_us=NOW_US),
+    ):
+        with pytest.raises(CorruptionError, match="identity of piece"):
+            act()
+    assert store.log.state.shards == 0

@@ -118,6 +118,7 @@ def test_an_owner_that_slept_publishes_and_marks_nothing_that_is_undone(tmp_path
     ("final", "refusal"),
     [
         ("kafka:clicks?job=test&slots=0", "topic clicks"),
+        ("function:unique", "the function of port unique: what was handed over cannot be taken back"),
         ("{old}/unique/part.parquet", "in no port"),
         ("{port}/part.parquet", None),
         ("{old}/gone.parquet", None),

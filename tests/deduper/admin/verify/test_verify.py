@@ -10,16 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import xxhash
 
 from bucket_store.errors import CorruptionError
 from bucket_store.log.heartbeat import HeartBeat
-from bucket_store.log.records import DeletionRecord, LogState, WindowInfo
+from bucket_store.log.records import DeletionRecord, LogState, OutputFile, WindowInfo
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece_files import PieceFiles
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.open_store import open_store
 from deduper.admin.orphans import OrphanKind
 from deduper.admin.verify.findings import Check, Finding, Findings
+from deduper.admin.verify.log import LogHistory
+from deduper.admin.verify.outputs import check_outputs
 from deduper.admin.verify.pieces import _check_window, _Rebuilt
 from deduper.admin.verify.run import Verification, _made_twice, verify_store, verify_target
 from tests.deduper.settled import half_done
@@ -63,6 +66,34 @@ def test_every_check_passes_on_every_kind_of_job(tmp_path: Path, kind: Kind, sna
     assert (report.findings, half_done(report)) == ((), [])
     assert report.ran == set(Check)
     assert (report.skipped, report.notes, report.orphans) == ({}, (), ())
+
+
+@pytest.mark.parametrize("final", ["function:unique", "kafka:clicks?job=test&slots=0"])
+@pytest.mark.parametrize("is_published", [True, False])
+@pytest.mark.parametrize("staged", [b"", b"rows", b"rowz"])
+def test_rows_that_are_handed_over_are_staged_until_the_mark(
+    tmp_path: Path, final: str, is_published: bool, staged: bytes
+) -> None:
+    """They have no other place, and no reader has taken them when they are gone."""
+    job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(2)
+    store = job.open()
+    file = tmp_path / "staged.parquet"
+    if staged:
+        file.write_bytes(staged)
+    output = OutputFile("unique", str(file), final, 4, xxhash.xxh3_64_intdigest(b"rows"), 1)
+    state = store.log.state
+    window = state.next_window - (1 if is_published else 0)
+    state = replace(state, outputs={window: (output,)}, next_window=state.next_window + 1)
+    findings = Findings()
+    found = check_outputs(store, state, LogHistory(), findings)
+    checks = [finding.check for finding in findings.found if str(file) in str(finding) or final in str(finding)]
+    if is_published:
+        assert checks == []
+    elif staged == b"":
+        assert checks == [Check.OUTPUTS_MISSING]
+    else:
+        assert checks == [Check.OUTPUTS_BYTES]
+    assert found.taken == 0
 
 
 def test_a_store_whose_records_are_folded_away_is_sound(tmp_path: Path) -> None:

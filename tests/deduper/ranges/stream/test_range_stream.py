@@ -475,6 +475,18 @@ AVRO: Row = {
             "avro_schema: is missing",
         ),
         ({"events": {**TOPIC, "topics": ["in"], "value": AVRO}}, "column `id` is of type array<int>"),
+        (
+            {
+                "events": {
+                    **TOPIC,
+                    "topics": ["in"],
+                    "value": {"format": "json", "schema": "id string"},
+                    "order": "time",
+                    "slack": "1h",
+                }
+            },
+            "events.order: a range stream reads partitions as they come; remove it and `slack`",
+        ),
         ({"output": {"format": "kafka", "topic": "out"}}, "the brokers are missing"),
         (
             {name: {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"} for name in ("output", "late")},
