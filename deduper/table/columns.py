@@ -38,8 +38,6 @@ _LONGEST_NAME = 255
 """The bytes of a name in file systems."""
 LONGEST_COLUMN = 128
 """The bytes of a partition column's name, so that its values have room."""
-SHORT_TEXT = 40
-"""The bytes of a text that fits a name whatever it is: a sign takes three at most for each."""
 _EPOCH = date(1970, 1, 1)
 _DATE, _INTEGER = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile(r"[+-]?[0-9]+")
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}

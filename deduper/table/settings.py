@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from deduper.table.batch import FileBatch, Keep, TextBatch, require_folder_colum
 from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
 from deduper.table.index.protocol import TableIndex, index_of
+from deduper.tasks.readers.path_columns import is_hidden
 from deduper.units import format_size
 
 TARGET_FILE_BYTES = 128 << 20
@@ -94,9 +96,10 @@ class LoadConfig(OwnFile):
     def _folders_are_apart(self) -> LoadConfig:
         source = self.source.path
         folder = before_wildcards(source)
-        # A source reads the files of one folder, unless its pattern has folders.
-        is_flat = folder == source or (folder == source.parent and "**" not in source.name)
         ports = {"duplicates": self.duplicates, "errors": self.errors}
+        # A pattern for the files of one folder may have ports below, unless it names them too.
+        is_flat = folder == source.parent and "**" not in source.name
+        is_flat = is_flat and not any(_names(source, port) for port in ports.values() if port is not None)
         for clash in clashes(
             {"source": folder, "table": self.table.path, **ports}, flat=("source",) if is_flat else ()
         ):
@@ -152,6 +155,14 @@ class LoadConfig(OwnFile):
         if value in ("first", "last") or (isinstance(value, dict) and set(value) == {"greatest"}):
             return value
         raise refusal(f"`{shown(value)}` is not a valid choice", "write `first`, `last` or `{greatest: COLUMN}`")
+
+
+def _names(pattern: Path, port: Path) -> bool:
+    """Whether a pattern without folders names one that a port is, or lies in."""
+    if pattern.parent not in port.parents:
+        return False
+    name = port.relative_to(pattern.parent).parts[0]
+    return fnmatchcase(name, pattern.name) and not is_hidden(name)
 
 
 @dataclass(frozen=True, slots=True)

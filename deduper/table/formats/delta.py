@@ -31,12 +31,13 @@ from deduper.table.errors import (
     UnsupportedTableError,
     VersionGoneError,
 )
-from deduper.table.formats.files import data_paths, place, staging_folder, unplace
+from deduper.table.formats.files import data_paths, place, staged_loads, staging_folder, unplace
+from deduper.table.formats.plan import read_plan
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Snapshot, declared_lengths, objects_in
 from deduper.table.schema import one_form
 
 try:
-    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
     from deltalake.exceptions import DeltaError, TableNotFoundError
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 except ImportError as error:
@@ -44,12 +45,16 @@ except ImportError as error:
 
 _LOG = "_delta_log"
 _LOAD = "deduperLoad"
+_APP = "deduper"
+"""The application of our transactions (`txn`), of which a log that was cleaned up still has the last one."""
 _STAMP = (1 << 63) - 1
-"""The bits of a stamp."""
+"""The bits of a stamp, and of the version of a transaction."""
 _FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "invariants", "timestampNtz"}
 """Features under which a write of ours is right, unless `_require_supported` finds them in use; others are refused."""
 _AS_WRITTEN = "!$&'()+,-./:;=@_~"
 """The characters, beside letters and digits, that deltalake does not encode in the path of a file it removes."""
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\[\]^|\x00-\x1f\x7f]")
+"""What deltalake decodes, or refuses, in the path of a table's folder."""
 _IN_USE = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 _NOT_NULL = ("nullable", "containsNull", "valueContainsNull")
 _OF_COLUMN = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
@@ -62,6 +67,11 @@ class DeltaFiles:
     format = "delta"
 
     def __init__(self, root: Path, partition_by: Sequence[KeyColumn]) -> None:
+        """Raises UnsupportedTableError if deltalake writes and reads other folders under the path, or none."""
+        if (odd := _MISREAD.search(str(root))) is not None:
+            raise UnsupportedTableError(
+                f"{root}: has {odd[0]!r} in its path, which deltalake does not read as it is; rename the folder"
+            )
         self._root = root
         self._partition_by = tuple(column.name for column in partition_by)
         self._read: DeltaTable | None = None
@@ -78,7 +88,9 @@ class DeltaFiles:
         """See `Table`."""
         self._read = table = self._newest()
         if table is None:
-            if any(map(self._is_parquet, data_paths(self._root))):
+            plans = (read_plan(self._root, load) for load in staged_loads(self._root))
+            ours = {file.path for plan in plans if plan is not None for file in plan.commit.files}
+            if any(path not in ours and self._is_parquet(path) for path in data_paths(self._root)):
                 raise UnsupportedTableError(
                     f"{self._root}: has Parquet files and no Delta log; write `format: parquet`"
                 )
@@ -114,8 +126,9 @@ class DeltaFiles:
         """Whether a file is one, by its name or its first bytes."""
         if path.endswith(".parquet"):
             return True
-        with (self._root / path).open("rb") as file:
+        with suppress(FileNotFoundError), (self._root / path).open("rb") as file:
             return file.read(4) == b"PAR1"
+        return False  # a link to nothing, or it went
 
     def _at(self, version: int) -> DeltaTable:
         try:
@@ -140,7 +153,7 @@ class DeltaFiles:
             _no_changes(table),
         )
 
-    def commit(self, commit: Commit) -> None:
+    def commit(self, commit: Commit) -> int:
         """See `Table`."""
         place(self._root, commit.files, staging_folder(self._root, commit.load))
         failpoints.hit("table.5.placed")
@@ -149,14 +162,17 @@ class DeltaFiles:
         except DeltaError as error:
             # Its message says neither whether the version was taken, nor by which commit.
             if self.finish(commit):
-                return
+                return commit.after + 1
             raise self._refusal(commit.after, error) from error
         self._has_committed = True
         self._sync(commit.after)
         failpoints.hit("table.5.committed")
+        return commit.after + 1
 
-    def restore(self, load: str, after: int, version: int) -> None:
+    def restore(self, load: str, after: int, version: int) -> int:
         """Returns the table to a version by one commit, on top of exactly the version `after`; durable on return.
+
+        Gives the version that it makes.
 
         It needs no plan: nothing is staged, and after a death there is nothing to complete.
 
@@ -170,6 +186,7 @@ class DeltaFiles:
                 raise self._refusal(after, error) from error
         self._sync(after)
         failpoints.hit("table.5.committed")
+        return after + 1
 
     def finish(self, commit: Commit) -> bool:
         """See `Table`."""
@@ -187,10 +204,8 @@ class DeltaFiles:
         table = self._open()
         if table is None or table.version() <= commit.after:
             return False
-        present = set(self._paths(pa.table(table.get_add_actions())))
-        if not commit.files:
-            return present.isdisjoint(file.path for file in commit.removed)
-        return not present.isdisjoint(file.path for file in commit.files)
+        # The last one, since each write of ours begins with those that have died.
+        return bool(table.transaction_version(_APP) == _number(commit.load))
 
     def _is_logged(self, load: str, after: int) -> bool | None:
         """Whether the version after one was made by this write; None: not made, or the log was cleaned up."""
@@ -257,7 +272,8 @@ class DeltaFiles:
             )
             for file in commit.files
         ]
-        made = {"partition_by": list(commit.partition_by), **_options(commit.load)}
+        transaction = Transaction(_APP, _number(commit.load))  # without a time it does not expire
+        made = {"partition_by": list(commit.partition_by), **_options(commit.load, transaction)}
         if commit.after == NO_TABLE:
             schema = Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(commit.schema)))
             create_table_with_add_actions(str(self._root), schema, added, mode="error", **made)
@@ -327,9 +343,14 @@ class Reversal:
     is_needed: bool
 
 
-def _options(load: str) -> dict[str, Any]:
+def _number(load: str) -> int:
+    """The version of a write's transaction: its name as a number that is not negative."""
+    return int(load, 16) & _STAMP
+
+
+def _options(load: str, *transactions: Transaction) -> dict[str, Any]:
     return {
-        "commit_properties": CommitProperties(custom_metadata={_LOAD: load}, max_commit_retries=0),
+        "commit_properties": CommitProperties({_LOAD: load}, 0, list(transactions)),
         "post_commithook_properties": PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
     }
 

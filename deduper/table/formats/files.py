@@ -16,7 +16,7 @@ from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.filesystem import LOCAL, listed, make_directories, replace_whole
 from bucket_store.framing import frame, unframe
 from bucket_store.wire import decode, encode
-from deduper.table.errors import ConflictError, StagedFileGoneError, TableError
+from deduper.table.errors import ConflictError, StagedFileGoneError, TableError, TableUsageError
 from deduper.table.formats.protocol import PRIVATE, DataFile, NewFile, RemovedFile
 from deduper.tasks.readers.path_columns import is_hidden
 
@@ -95,14 +95,45 @@ def place(root: Path, files: Sequence[NewFile], staged_in: Path) -> None:
 
     Raises:
         StagedFileGoneError: as `unplaced`; no file was moved.
+        TableUsageError: as `require_one_disk`; no file was moved.
     """
     waiting = unplaced(root, files, staged_in)
+    require_one_disk(root, waiting, staged_in)
     touched = {(root / file.path).parent for file in files}
     _make(touched)
     for file in waiting:
         LOCAL.replace(staged_in / file.staged, root / file.path)
         failpoints.hit("table.placed")
     _sync(touched)
+
+
+def require_one_disk(root: Path, files: Iterable[NewFile], staged_in: Path) -> None:
+    """Staged files can be renamed to their paths below a folder. Called before the plan too, which cannot be undone.
+
+    Raises:
+        TableUsageError: a folder on the way is on another disk, or is none; the message names it.
+    """
+    wanted = {(root / file.path).parent for file in files}
+    disk = staged_in.stat().st_dev if wanted else 0
+    for folder in sorted(wanted):
+        there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+        if not there.is_dir():
+            what = f"is a link to {there.readlink()}, which is not there" if there.is_symlink() else "is no folder"
+            raise TableUsageError(f"{there}: {what}, and new files belong into it; remove it, or move it away")
+        if there.stat().st_dev != disk:
+            other = _first_elsewhere(root, staged_in) or _first_elsewhere(root, there) or there
+            what = f"is a link to {other.resolve()}," if other.is_symlink() else "is"
+            raise TableUsageError(
+                f"{other}: {what} on another disk than {root}, and new files get their places by renaming; "
+                "move the folder itself here, or the whole table there"
+            )
+
+
+def _first_elsewhere(root: Path, folder: Path) -> Path | None:
+    """The first folder on the way to one below `root` that is on another disk than `root`."""
+    way = [one for one in (folder, *folder.parents) if one != root and root in one.parents]
+    disk = root.stat().st_dev
+    return next((one for one in reversed(way) if one.stat().st_dev != disk), None)
 
 
 def unplaced(root: Path, files: Iterable[NewFile], staged_in: Path) -> list[NewFile]:

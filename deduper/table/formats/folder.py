@@ -26,7 +26,7 @@ from deduper.table.formats.files import (
     staging,
     staging_folder,
 )
-from deduper.table.formats.plan import planned
+from deduper.table.formats.plan import is_done, planned
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Snapshot, declared_lengths
 from deduper.table.schema import one_form
 from deduper.table.stored_times import StoredTimes
@@ -41,10 +41,12 @@ _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 class _Moving:
     """The write that moves files, if one does. `is_placed`: all its new files have their places; then the others go.
 
-    `staged_ns`: when a write last began or ended. While all is the same, files move in one direction alone.
+    `staged_ns`: when a write last began or ended. `done`: those that have moved all their files, and are still there.
+    While all is the same, files move in one direction alone.
     """
 
     staged_ns: int | None
+    done: tuple[str, ...] = ()
     commit: Commit | None = None
     is_placed: bool = False
 
@@ -82,9 +84,10 @@ class FolderTable:
             f"{self._root}: files came and went while they were listed, {_LOOKS} times; repeat it when writers rest"
         )
 
-    def commit(self, commit: Commit) -> None:
+    def commit(self, commit: Commit) -> int:
         """See `Table`. The plan is durable, so the write is committed; this completes it."""
         self.finish(commit)
+        return 0
 
     def finish(self, commit: Commit) -> bool:
         """See `Table`. A write that cannot be completed changes nothing."""
@@ -101,11 +104,12 @@ class FolderTable:
             staged_ns = staging(self._root).stat().st_mtime_ns
         except FileNotFoundError:
             return _Moving(None)
-        plans = (planned(self._root, load) for load in staged_loads(self._root))
-        commit = next((plan.commit for plan in plans if plan is not None), None)
+        loads = staged_loads(self._root)
+        commit = next((plan.commit for plan in (planned(self._root, load) for load in loads) if plan is not None), None)
+        done = tuple(load for load in loads if is_done(self._root, load))  # after the plans: one becomes the other
         if commit is None:
-            return _Moving(staged_ns)
-        return _Moving(staged_ns, commit, all(LOCAL.exists(self._root / file.path) for file in commit.files))
+            return _Moving(staged_ns, done)
+        return _Moving(staged_ns, done, commit, all(LOCAL.exists(self._root / file.path) for file in commit.files))
 
     def _of_version(self, moving: _Moving) -> tuple[DataFile, ...]:
         """The files of the version, also while a write moves files."""
@@ -138,7 +142,14 @@ class FolderTable:
         return pa.schema([*fields, *in_folders])
 
     def _file(self, path: str) -> DataFile:
-        status = (self._root / path).stat()
+        try:
+            status = (self._root / path).stat()
+        except FileNotFoundError:
+            if (self._root / path).is_symlink():
+                raise TableError(
+                    f"{self._root / path}: is a link to {(self._root / path).readlink()}, which is not there; remove it"
+                ) from None
+            raise
         return DataFile(path, status.st_size, status.st_mtime_ns, partition_of(path, self._partition_by), True)
 
 

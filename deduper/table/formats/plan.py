@@ -5,11 +5,15 @@
     <table>/_deduper/staging/<load>/done    the same, once all files of the write have their places
     <table>/_deduper/staging/<load>/rows    the new rows
     <port>/_staging/<load>                  the rows of a port
+    <port>/_staging/<load>/of               a framed file: magic "BSTABOWN", version 1, `Owner` as its body
 
 A load without a plan has committed nothing; `ports` says where it may have staged rows, whatever the settings of the
 next write are. One with a plan is committed if its table has the commit, or if it has nothing for the table. Neither
 file has an absolute path: table and ports may be moved or copied before the load is completed. Files of a write that is
 done are the readers': one that is gone was taken, and is not missed.
+
+A copy of a table that was made while a load ran names the same staged rows of ports. `of` says whose they are, and only
+the table whose they are removes them.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from deduper.table.errors import StagedFileGoneError, UnsupportedTableError
 from deduper.table.formats.files import FramedFile, first_lost, give_up, place, staged_loads, staging_folder
 from deduper.table.formats.protocol import Commit, NewFile, Table
 
-_PLAN, _DONE, _PORTS = "plan", "done", "ports"
+_PLAN, _DONE, _PORTS, _OWNER = "plan", "done", "ports", "of"
 PORT_STAGING = "_staging"
 
 
@@ -57,8 +61,20 @@ class StagedPorts:
     folders: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """(device, inode) of the staging folder that the rows of a port belong to, and of the folder with the rows.
+
+    A rename keeps them; a copy of either folder has others.
+    """
+
+    staging: tuple[int, int]
+    rows: tuple[int, int]
+
+
 _PLANS = FramedFile(LoadPlan, b"BSTABPLN", 1, "plan of a load")
 _STAGED_PORTS = FramedFile(StagedPorts, b"BSTABPRT", 1, "ports of a load")
+_OWNERS = FramedFile(Owner, b"BSTABOWN", 1, "owner of a port's staged rows")
 
 
 def relative_folder(port: Path, table: Path) -> str:
@@ -78,6 +94,30 @@ def begin(table: Path, load: str, ports: Mapping[str, Path]) -> None:
     if ports:
         staged = StagedPorts(tuple((name, relative_folder(port, table)) for name, port in ports.items()))
         place_new(LOCAL, folder / _PORTS, _STAGED_PORTS.framed(staged))
+
+
+def begin_port(table: Path, load: str, port: Path) -> Path:
+    """Makes the staging folder of a load in a port's folder, and durable whose it is."""
+    folder = port_staging(port, load)
+    make_directories(LOCAL, folder)
+    owner = Owner(_identity(staging_folder(table, load)), _identity(folder))
+    place_new(LOCAL, folder / _OWNER, _OWNERS.framed(owner))
+    return folder
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _is_own(table: Path, load: str, port: Path) -> bool:
+    """Whether the staged rows of a port are this table's: not those of one that this is a copy of.
+
+    Rows that were copied with the table are its own: their folder is another one than it was.
+    """
+    rows, staging = port_staging(port, load), staging_folder(table, load)
+    owner = _OWNERS.sound(rows / _OWNER)
+    return owner is None or owner.rows != _identity(rows) or owner.staging == _identity(staging)
 
 
 def write_plan(table: Path, plan: LoadPlan) -> None:
@@ -106,7 +146,12 @@ def read_plan(table: Path, load: str) -> LoadPlan | None:
 
 def is_planned(table: Path, load: str) -> bool:
     """Whether a write has a plan, and so may be committed."""
-    return any(LOCAL.exists(staging_folder(table, load) / name) for name in (_PLAN, _DONE))
+    return is_done(table, load) or LOCAL.exists(staging_folder(table, load) / _PLAN)
+
+
+def is_done(table: Path, load: str) -> bool:
+    """Whether all files of a write have their places."""
+    return LOCAL.exists(staging_folder(table, load) / _DONE)
 
 
 def publish_ports(table: Path, plan: LoadPlan, folders: Mapping[str, Path]) -> None:
@@ -127,9 +172,13 @@ def publish_ports(table: Path, plan: LoadPlan, folders: Mapping[str, Path]) -> N
 
 
 def discard(table: Path, load: str, ports: Iterable[Path]) -> None:
-    """Removes what a load has staged. The folder with the plan goes last: by it alone a repetition finds the rest."""
+    """Removes what a load has staged. The folder with the plan goes last: by it alone a repetition finds the rest.
+
+    Rows of ports that belong to another copy of the table stay.
+    """
     for port in ports:
-        remove_tree(LOCAL, port_staging(port, load))
+        if _is_own(table, load, port):
+            remove_tree(LOCAL, port_staging(port, load))
         failpoints.hit("table.7.port")
     remove_tree(LOCAL, staging_folder(table, load))
 

@@ -150,8 +150,8 @@ class Table(Protocol):
             TableError: it cannot be read.
         """
 
-    def commit(self, commit: Commit) -> None:
-        """Called under the lock, once, when the staged files and the plan are durable.
+    def commit(self, commit: Commit) -> int:
+        """Called under the lock, once, when the staged files and the plan are durable. Gives the version that it makes.
 
         Adds and removes files on top of exactly the version `commit.after`; visible and durable on return. Not safe to
         repeat: `finish` is.

@@ -217,12 +217,18 @@ class FilterView:
         read: FileKeys,
         indexed: NDArray[np.bool_],  # noqa: ARG002  the same
     ) -> Differences:
-        """See `IndexView`. Keys that do not pass the filter of their file are missing; a filter has no entries."""
+        """See `IndexView`. Keys that do not pass the filter of their file are missing; a filter has no entries.
+
+        A write deletes a filter after the state that does not name it.
+        """
         filtered = {file.number: file for file in self._state.files}
         missing: Counter[int] = Counter()
         for number in np.unique(read.file).tolist():
             words = _words(self._folder, self._state, filtered[number])
             if words is None:
+                now = FORM.sound(self._folder / STATE)
+                if now is None or self._state.name(filtered[number]) not in map(now.name, now.files):
+                    continue
                 raise _gone(self._folder, self._state, filtered[number])
             lost = int((~may_have(words, read.hi[read.file == number])).sum())
             if lost:

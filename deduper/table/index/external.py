@@ -74,8 +74,10 @@ class WrittenKeys:
             IndexServerError: the server is away, has lost the index, or another process has taken it.
         """
         place, number, heads = self._entries.find(keys.digests)
-        if any(head is None or head.writer != self._writer for head in heads):
-            what = "the server lost the index, or another process took it; nothing was committed, repeat the command"
+        own = self._writer, self._entries.writes
+        if any(head is None or (head.writer, head.writes) != own for head in heads):
+            what = "the server lost the index, or its last writes, or another process took it"
+            what = f"{what}; nothing was committed, repeat the command"
             raise IndexServerError(f"{self._entries.name}: {what}")
         return renumbered(place, number, {number: number for number in self.files})
 
@@ -248,7 +250,7 @@ class ServedIndex(PersistentIndex[ServedState]):
         new = [file.file for file in files]
         offsets = files_of_buckets(new, added.keys, self._columns)
         if offsets is not None:
-            first = self._served.take_numbers(len(new))
+            first = self._served.take_numbers(self._writer, len(new))
             self._served.put(self._writer, added.keys.digests, (first + offsets).astype(np.uint32))
             self._step(list(enumerate(new, first)), np.bincount(offsets, minlength=len(new)).tolist())
 
@@ -340,7 +342,7 @@ class ServedIndex(PersistentIndex[ServedState]):
         self._served.advance(self._writer, self._state.token)
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
-        new = list(enumerate(files, self._served.take_numbers(len(files))))
+        new = list(enumerate(files, self._served.take_numbers(self._writer, len(files))))
         live = self._live(())
         counts: Counter[int] = Counter()
         for keys in key_steps(root, new, self._columns, self._state.salt, _STEP_ROWS):

@@ -228,6 +228,8 @@ class PersistentKind(ABC, Generic[_S]):
             why = "the next load builds the index from the table"
             return IndexStatus(Condition.ABSENT, why, len(files), 0, rebuilding=rebuilding)
         that_count, wrong = self._checked(folder, state)
+        if wrong is not None and self.form.sound(folder / STATE) != state:
+            return self.status(root, names, files)  # a write has made the next one meanwhile
         present, indexed = ({file.identity for file in of} for of in (files, that_count))
         added, removed = len(present - indexed), len(indexed - present)
         condition, why = wrong or (condition_of(added, removed), "")

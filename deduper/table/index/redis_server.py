@@ -1,7 +1,8 @@
 """The entries of one index on a Redis server: its address, all that is sent to it, and its refusals as our errors.
 
 Every call has a time limit and is tried three times. Writes are transactions that fail if another process has claimed
-the index, so a call that is repeated does not write twice.
+the index, so a call that is repeated does not write twice; and they are counted, so they fail on a server that has lost
+one of them.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ _RETRIES = 2
 _BLOCK_KEYS = 8192
 """Keys of a command: a few milliseconds of the server, which does nothing else meanwhile."""
 _DIGEST_BYTES = 16
+_HEAD = ("token", "writer", "writes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,15 @@ def _wrong(what: str, write: str) -> SettingError:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the server says of an index: its token, and the process that may write."""
+    """What the server says of an index: its token, the process that may write, and how often one has written."""
 
     token: str
     writer: str
+    writes: int
+
+
+def _head(token: bytes | None, writer: bytes | None, writes: bytes | None) -> Head | None:
+    return None if token is None or writer is None else Head(token.decode(), writer.decode(), int(writes or 0))
 
 
 class ServedEntries:
@@ -160,6 +167,8 @@ class ServedEntries:
         self._prefix = f"dd:{index_id[:16]}"
         self._key_prefix = f"{self._prefix}:".encode()
         self._run: dict[str, Any] = {}
+        self.writes: int | None = None
+        """As `Head` has it after the last write; None before one. A server that has lost a write has another."""
         try:
             # Any: the client's types leave open whether replies are bytes or texts; these are bytes.
             self._redis: Any = redis.Redis.from_url(
@@ -186,12 +195,10 @@ class ServedEntries:
         """
         info = self.require_fit()
         with self._as_table_errors():
-            token, writer, run, evicted = self._redis.hmget(self._prefix, "token", "writer", "run", "evicted")
+            *named, run, evicted = self._redis.hmget(self._prefix, *_HEAD, "run", "evicted")
         is_same_run = run is not None and run.decode() == info["run_id"]
         known = int(evicted or 0) if is_same_run else 0
-        if token is None or writer is None or info["evicted_keys"] != known:
-            return None
-        return Head(token.decode(), writer.decode())
+        return _head(*named) if info["evicted_keys"] == known else None
 
     def require_fit(self) -> dict[str, Any]:
         """What the server says of itself.
@@ -218,8 +225,9 @@ class ServedEntries:
     def begin(self, token: str, writer: str, table: Path) -> None:
         """The head of a new index, which has no entries; after `require_fit`, as `claim`."""
         with self._as_table_errors():
-            fields = {"token": token, "writer": writer, "table": f"{socket.gethostname()}:{table}", **self._run}
-            self._redis.hset(self._prefix, mapping=fields)
+            named = {"token": token, "writer": writer, "writes": 0, "table": f"{socket.gethostname()}:{table}"}
+            self._redis.hset(self._prefix, mapping={**named, **self._run})
+            self.writes = 0
 
     def claim(self, head: Head, writer: str) -> None:
         """From now on only `writer` may write; fails if another process has claimed the index since `head`."""
@@ -232,10 +240,15 @@ class ServedEntries:
 
         self._written(head.writer, claimed)
 
-    def take_numbers(self, count: int) -> int:
+    def take_numbers(self, writer: str, count: int) -> int:
         """The first of so many file numbers, which are never given again."""
-        with self._as_table_errors():
-            return int(self._redis.hincrby(self._prefix, "next", count)) - count
+
+        def taken(pipe: Any) -> None:
+            pipe.multi()
+            pipe.hincrby(self._prefix, "next", count)
+
+        (end,) = self._written(writer, taken)
+        return int(end) - count
 
     def advance(self, writer: str, token: str) -> None:
         """The server has another token from now on."""
@@ -255,9 +268,9 @@ class ServedEntries:
                 pipe = self._redis.pipeline(transaction=False)
                 if block:
                     pipe.mget(block)
-                pipe.hmget(self._prefix, "token", "writer")
-                *found, (token, writer) = pipe.execute()
-            heads.append(None if token is None or writer is None else Head(token.decode(), writer.decode()))
+                pipe.hmget(self._prefix, *_HEAD)
+                *found, named = pipe.execute()
+            heads.append(_head(*named))
             if found:
                 place, number = self._numbers(found[0])
                 places.append(begin + place)
@@ -342,14 +355,19 @@ class ServedEntries:
             if cursor == 0:
                 return
 
-    def _written(self, writer: str, change: Callable[[Any], None]) -> None:
-        """A transaction of the writer. `change` reads, calls `multi`, and writes."""
+    def _written(self, writer: str, change: Callable[[Any], None]) -> list[Any]:
+        """A transaction of the writer. `change` reads, calls `multi`, and writes; gives the replies."""
         with self._as_table_errors(), self._redis.pipeline() as pipe:
             pipe.watch(self._prefix)
-            if pipe.hget(self._prefix, "writer") != writer.encode():
+            head = _head(*pipe.hmget(self._prefix, *_HEAD))
+            if head is None or head.writer != writer:
                 raise WatchError("The index is claimed:")
+            if self.writes not in (None, head.writes):
+                raise WatchError("The last writes are lost:")
             change(pipe)
-            pipe.execute()
+            pipe.hincrby(self._prefix, "writes", 1)
+            *replies, self.writes = pipe.execute()
+            return [*replies]
 
     @contextmanager
     def _as_table_errors(self) -> Iterator[None]:

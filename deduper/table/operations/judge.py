@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from deduper.table.batch import BAD_LINE, Batch, Keep, KeepRule
-from deduper.table.columns import NO_VALUE, SHORT_TEXT, KeyColumn, KeyColumns, fits_a_name
+from deduper.table.columns import NO_VALUE, KeyColumn, KeyColumns, fits_a_name, folder_name
 from deduper.table.index.keys import Int64s, SortedKeys, UInt64s, in_order, row_keys, wide
 from deduper.table.index.protocol import ABSENT, Values, VersionKeys
+from deduper.tasks.readers.path_columns import is_hidden
 
 _FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
 """Dates with a year of four digits; deltalake reads no table that has a partition of another one."""
@@ -232,25 +233,28 @@ def _admission(records: pa.RecordBatch, columns: KeyColumns, required: Sequence[
 
 
 def _names_no_folder(values: pa.Array, column: KeyColumn) -> NDArray[np.bool_]:
-    """Whether each value has no folder of its own that every reader takes for it."""
+    """Whether each value has no folder of its own that every reader finds and takes for it."""
     is_bad = np.zeros(len(values), np.bool_)
     if column.type == "string":
         # Folders that are named for these two stand for null, and a name ends at a NUL.
         found = pc.or_(pc.is_in(values, pa.array(["", NO_VALUE])), pc.match_substring(values, "\0"))
-        is_bad = found.fill_null(False).to_numpy(zero_copy_only=False) | _is_too_long(values, column.name)
+        is_bad = found.fill_null(False).to_numpy(zero_copy_only=False) | _is_in_no_folder(values, column.name)
     elif column.type == "date":
         days = values.view(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False)
         is_bad = (days < _FIRST_DAY) | (days > _LAST_DAY)
     return is_bad
 
 
-def _is_too_long(values: pa.Array, column: str) -> NDArray[np.bool_]:
-    """Whether the folder of each text is more than a file system can have."""
-    sizes = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
-    is_long = np.zeros(len(values), np.bool_)
-    for place in np.flatnonzero(sizes > SHORT_TEXT).tolist():
-        is_long[place] = not fits_a_name(column, values[place].as_py())
-    return is_long
+def _is_in_no_folder(values: pa.Array, column: str) -> NDArray[np.bool_]:
+    """Whether the folder of each text is more than a file system can have, or readers pass over it."""
+    different = values.unique()
+    bad = [
+        text
+        for text in different.to_pylist()
+        if text is not None and (not fits_a_name(column, text) or is_hidden(folder_name(column, text)))
+    ]
+    is_bad: NDArray[np.bool_] = pc.is_in(values, pa.array(bad, values.type)).to_numpy(zero_copy_only=False)
+    return is_bad
 
 
 def _ranks(values: pa.Array) -> Int64s:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.batch import Batch
 from deduper.table.columns import KeyColumns, PartitionValue
-from deduper.table.errors import ConflictError, FileVanishedError, IndexDamagedError, SchemaDriftError
+from deduper.table.errors import ConflictError, IndexDamagedError, SchemaDriftError
 from deduper.table.formats.files import is_same_file
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import Int64s, partition_values
@@ -199,16 +199,12 @@ class FileRewrite:
 
         Raises:
             ConflictError: the file is another one than that of the version.
+            FileVanishedError: it is gone.
             IndexDamagedError: the file has fewer rows of the keys than the index says.
             SchemaDriftError: it has a column that the table does not have, which would be lost.
         """
         file = self.removed[number]
-        try:
-            yield from self._of_file(number, file)
-        except FileVanishedError as error:
-            if file.may_change:  # of a folder table, whose version is what is there
-                raise ConflictError(f"{self._root / file.path}: went while it was read") from error
-            raise
+        yield from self._of_file(number, file)
         self._require_unchanged(file)
         if self._replaced[number] < self._held.get(number, 0):
             raise IndexDamagedError(

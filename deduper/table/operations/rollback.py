@@ -28,7 +28,7 @@ from deduper.table.formats.plan import finish_all
 from deduper.table.formats.protocol import Snapshot
 from deduper.table.index.reading import rows_of
 from deduper.table.operations.target import table_of
-from deduper.table.operations.write import Stage, completed_without_server, locked, reached
+from deduper.table.operations.write import Stage, completed_without_index, locked, reached
 from deduper.table.settings import LoadedLoad
 
 if TYPE_CHECKING:  # deltalake need not be installed
@@ -101,19 +101,19 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
         completed = finish_all(table, folders)
         before, way = _way(table, version)
         counts = _counts(table.root, way)
+        made = before.version
         if way.is_needed:
             reached(Stage.COMMITTING)
             try:
-                table.restore(load, before.version, version)
+                made = table.restore(load, before.version, version)
             except ConflictError as error:
                 what = f"{error}: another writer was faster; nothing was rolled back, look at the plan again"
                 raise TableChangedError(what) from error
             reached(Stage.COMMITTED)
-        after = table.snapshot()
-        read, began_anew = _caught_up(table, loaded, after)
+        read, began_anew = _caught_up(table, loaded)
         failpoints.hit("table.7.index")
         return RollbackReceipt(
-            after.version,
+            made,
             version,
             **counts,
             load=load,
@@ -143,14 +143,15 @@ def _way(table: DeltaFiles, version: int) -> tuple[Snapshot, Reversal]:
     return before, way
 
 
-def _caught_up(table: DeltaFiles, loaded: LoadedLoad, after: Snapshot) -> tuple[int, str | None]:
+def _caught_up(table: DeltaFiles, loaded: LoadedLoad) -> tuple[int, str | None]:
     """Step 7: (files read, why the index had to be built)."""
-    assert after.schema is not None
     config = loaded.config
-    with loaded.placing_errors():
-        columns = key_columns(after.schema, config.key, config.partition_by, config.scope)
     read, began_anew = 0, None
-    with completed_without_server(table.root):
+    with completed_without_index(table.root):
+        after = table.snapshot()
+        assert after.schema is not None
+        with loaded.placing_errors():
+            columns = key_columns(after.schema, config.key, config.partition_by, config.scope)
         index = config.table_index.open(table.root, columns)
         read, began_anew = index.catch_up(table.root, after.files), index.began_anew
     return read, began_anew

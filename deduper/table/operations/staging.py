@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from deduper.table.columns import NO_VALUE, KeyColumn, folder_values, text_of
 from deduper.table.errors import SettingError, SourceChangedError, TableUsageError
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
 from deduper.table.formats.files import staging_folder
-from deduper.table.formats.plan import PortFiles, port_staging, relative_folder
+from deduper.table.formats.plan import PortFiles, begin_port, port_staging, relative_folder
 from deduper.table.formats.protocol import DataFile, NewFile
 from deduper.table.index.keys import Int64s
 from deduper.table.index.protocol import ABSENT, NO_TARGET
@@ -138,10 +139,7 @@ def _write_batch(
     folders = [one.name for one in partition_by if one.name in schema.names]
     waiting = WaitingRows(staging.rows.with_name("waiting"), schema)
     with ExitStack() as stack:
-        ports = {
-            name: stack.enter_context(_PortWriter(port_staging(port, staging.load), batch, staging))
-            for name, port in staging.ports.items()
-        }
+        ports = {name: stack.enter_context(_PortWriter(port, batch, staging)) for name, port in staging.ports.items()}
         make_directories(LOCAL, staging.rows)
         stack.enter_context(waiting)
         rows = _table_rows(batch, work, rewrite, required, ports, waiting)
@@ -152,13 +150,14 @@ def _write_batch(
 class _PortWriter:
     """The rows of a port, in files up to a size; a context manager. Without rows there is no file."""
 
-    def __init__(self, folder: Path, batch: Batch, staging: Staging) -> None:
-        self._folder = folder
+    def __init__(self, port: Path, batch: Batch, staging: Staging) -> None:
+        self._begun = partial(begin_port, staging.table, staging.load, port)
+        self._folder: Path | None = None
         self._about = _ABOUT_LINES if batch.is_lines else _ABOUT
         self._schema = batch.schema.append(pa.field(ABOUT, self._about))
         self._load = staging.load
         self._target_bytes = staging.target_bytes
-        self._path = folder
+        self._path = port
         self._writer: pq.ParquetWriter | None = None
         self._footers: list[pq.FileMetaData] = []
         self.written: list[Written] = []
@@ -168,7 +167,7 @@ class _PortWriter:
         if self._writer is not None and self._path.stat().st_size >= self._target_bytes:
             self._end()
         if self._writer is None:
-            make_directories(LOCAL, self._folder)
+            self._folder = self._folder or self._begun()
             self._path = self._folder / str(len(self.written))
             self._writer = pq.ParquetWriter(self._path, self._schema, metadata_collector=self._footers)
         reasons = pa.array([Verdict(code).reason for code in verdict.tolist()], pa.string())

@@ -16,9 +16,9 @@ from deduper.table.columns import KeyColumn
 from deduper.table.formats.files import staged_loads
 from deduper.table.formats.plan import read_plan
 from deduper.table.formats.protocol import Snapshot, Table, open_table
-from deduper.table.index.protocol import IndexStatus
+from deduper.table.index.protocol import IndexStatus, Rebuilt
 from deduper.table.index.reading import rows_of
-from deduper.table.operations.target import of_one_version, target_of
+from deduper.table.operations.target import Target, of_one_version, target_of
 from deduper.table.operations.write import locked
 from deduper.table.settings import LoadedLoad
 
@@ -114,13 +114,13 @@ def rebuild(loaded: LoadedLoad, *, lock_timeout_s: float = 60.0) -> RebuildRecei
     Raises:
         ConfigError: there is no table, or a setting does not fit its columns.
         TableHeldError: a load has held the table for `lock_timeout_s`.
+        TableChangedError: other writers removed files each time while they were read.
         TableError: a file of the table cannot be read.
     """
     began = time.monotonic()
     target = target_of(loaded)
     with locked(target.table.root, lock_timeout_s):
-        found = target.table.snapshot()
-        built = loaded.config.table_index.rebuild(target.table.root, target.columns, found.files)
+        found, built = of_one_version(target.table, lambda found: (found, _rebuilt(target, loaded, found)))
         return RebuildReceipt(
             version=found.version,
             files=len(found.files),
@@ -130,3 +130,7 @@ def rebuild(loaded: LoadedLoad, *, lock_timeout_s: float = 60.0) -> RebuildRecei
             is_continued=built.is_continued,
             seconds=time.monotonic() - began,
         )
+
+
+def _rebuilt(target: Target, loaded: LoadedLoad, found: Snapshot) -> Rebuilt:
+    return loaded.config.table_index.rebuild(target.table.root, target.columns, found.files)

@@ -31,14 +31,14 @@ from deduper.table.batch import Batch, Keep
 from deduper.table.columns import text_of
 from deduper.table.errors import (
     ConflictError,
+    FileVanishedError,
     IndexServerError,
-    ServerRefusedError,
     TableChangedError,
     TableHeldError,
     TableUsageError,
     UnsupportedTableError,
 )
-from deduper.table.formats.files import removed_file
+from deduper.table.formats.files import removed_file, require_one_disk
 from deduper.table.formats.plan import (
     LoadPlan,
     PortFiles,
@@ -46,6 +46,7 @@ from deduper.table.formats.plan import (
     discard,
     finish_all,
     is_planned,
+    port_staging,
     publish_ports,
     write_plan,
 )
@@ -128,11 +129,14 @@ def _end(number: int, _: FrameType | None) -> None:
 
 
 @contextmanager
-def completed_without_server(root: Path) -> Iterator[None]:
-    """After a commit: the write of the table in a folder succeeds without the server of its index, with a warning."""
+def completed_without_index(root: Path) -> Iterator[None]:
+    """After a commit: the write of the table in a folder succeeds, with a warning, if its index cannot follow now.
+
+    Its server is away, or other writers have changed the table since, so that files went or do not fit.
+    """
     try:
         yield
-    except (IndexServerError, ServerRefusedError) as error:
+    except (IndexServerError, FileVanishedError, TableChangedError, TableUsageError) as error:
         logger.warning("%s: the write is done; the index lacks it, and the next write reads its files: %s", root, error)
 
 
@@ -213,14 +217,14 @@ class WriteSteps:
             self._write.require_fit(before)
             if number == 1:  # not before: an index of another key or type is emptied, and a refused batch leaves it
                 self._index = self._write.target.index.open(self._table.root, self._columns)
-            read += self._index.catch_up(self._table.root, before.files)
-            failpoints.hit("table.2.index")
             load = secrets.token_hex(8)
             reached(Stage.BEFORE)
             try:
-                work, rewrite, plan, in_place_of = self._staged(load, before)
-                if not plan.commit.is_empty:
-                    self._table.commit(plan.commit)
+                with self._of_version(before):
+                    read += self._index.catch_up(self._table.root, before.files)
+                    failpoints.hit("table.2.index")
+                    work, rewrite, plan, in_place_of = self._staged(load, before)
+                version = before.version if plan.commit.is_empty else self._table.commit(plan.commit)
                 reached(Stage.COMMITTED)
             except ConflictError as error:
                 logger.warning("judging again: %s", error)
@@ -232,15 +236,14 @@ class WriteSteps:
                 raise
             publish_ports(self._table.root, plan, ports)
             failpoints.hit("table.6.published")
-            after = self._table.snapshot()
-            with completed_without_server(self._table.root):
-                self._enter(after, _added(work, rewrite), plan.commit.files, in_place_of)
+            with completed_without_index(self._table.root):
+                self._enter(self._table.snapshot(), _added(work, rewrite), plan.commit.files, in_place_of)
             failpoints.hit("table.7.index")
             discard(self._table.root, load, ports.values())
             return WriteReceipt(
                 operation=work.kind,
                 load=load,
-                version=after.version,
+                version=version,
                 **counts_of(work),
                 found_in=found_in(work),
                 files=len(plan.commit.files),
@@ -258,6 +261,16 @@ class WriteSteps:
             f"{self._table.root}: other writers were faster {_TRIES} times; the last time: {conflict}"
         ) from conflict
 
+    @contextmanager
+    def _of_version(self, before: Snapshot) -> Iterator[None]:
+        """A file that goes while it is read is a conflict, if the table does not have it any more."""
+        try:
+            yield
+        except FileVanishedError as error:
+            if self._table.snapshot().files == before.files:
+                raise
+            raise ConflictError(f"{error}; another writer has removed it meanwhile") from error
+
     def _staged(self, load: str, before: Snapshot) -> tuple[Workload, FileRewrite | None, LoadPlan, Mapping[str, int]]:
         """Steps 3 and 4; with the files in the places of others, as `Staged` has them."""
         write, root, columns = self._write, self._table.root, self._columns
@@ -270,6 +283,10 @@ class WriteSteps:
             rewrite = FileRewrite(root, before.schema, columns, work, version.salt, moves=write.moves)
         staging = Staging(load, root, write.ports, write.target_bytes)
         staged = stage(write.batch, work, rewrite, columns.partition_by, before.required, staging)
+        require_one_disk(root, staged.files, staging.folder)
+        for port in staged.ports:
+            if port.files:
+                require_one_disk(write.ports[port.name], port.files, port_staging(write.ports[port.name], load))
         self._require_counts(work, rewrite, staged.files, staged.ports)
         commit = Commit(
             load=load,

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +26,7 @@ from deduper.table.formats.protocol import PRIVATE, open_table
 from deduper.table.index import external as indexing
 from deduper.table.index import reading
 from deduper.table.index import redis_server as served
+from deduper.table.index.external import ServedIndex
 from deduper.table.index.external_state import FORM, EarlierToken, ServedFile, ServedState
 from deduper.table.index.keys import SortedKeys, in_order, row_keys
 from deduper.table.index.protocol import Condition, VersionKeys
@@ -202,6 +204,32 @@ def test_a_server_that_is_restored(shared: Place, redis_server: RedisServer) -> 
     assert filter_exists(arrow(rows(0, 16)), shared.config()).to_pylist() == [False] * 14 + [True] * 2
     receipt = shared.load(rows(0, 16))
     assert (receipt.inserted, receipt.found, receipt.read_files, receipt.began_anew) == (2, 14, 3, None)
+    assert verify(shared.config()).is_sound
+
+
+@services
+@pytest.mark.parametrize("name", ["catch_up", "take_numbers", "add", "advance"])
+def test_a_server_that_loses_its_last_writes_amid_a_write(
+    name: str, shared: Place, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a crash with `appendfsync everysec`, with the same writer before: nothing is committed."""
+    write_deltalake(str(shared.root), arrow(rows(10, 20)), mode="append")
+    owner = ServedIndex if name == "catch_up" else ServedEntries
+    whole = getattr(owner, name)
+
+    def lost(*given: Any) -> Any:
+        saved = redis_server.snapshot()
+        found = whole(*given)
+        redis_server.restore(saved)
+        monkeypatch.undo()
+        return found
+
+    monkeypatch.setattr(owner, name, lost)
+    with pytest.raises(IndexServerError, match=r"last writes"):
+        shared.load(rows(10, 20))
+    assert held(shared) == list(range(20))
+    receipt = shared.load(rows(10, 20))
+    assert (receipt.inserted, receipt.found) == (0, 10)
     assert verify(shared.config()).is_sound
 
 

@@ -93,11 +93,18 @@ def test_mistakes_have_their_place(text: str, found: str, tmp_path: Path) -> Non
 
 
 def test_ports_beside_the_files_of_a_source(tmp_path: Path) -> None:
-    """A source that reads one folder may have ports below."""
-    for source in (".", "*.parquet", "in"):
+    """A pattern for the files of one folder may have ports below, under names that it passes over."""
+    for source in ("*.parquet", "in/*.parquet", "in/[!te]*"):
         text = PLAIN.replace("path: in", f"path: {source!r}") + "duplicates: in/twice\nerrors: in/errors\n"
         (tmp_path / "load.yaml").write_text(text, encoding="utf-8")
         assert load_config(tmp_path / "load.yaml").config.errors == tmp_path / "in/errors"
+
+
+@pytest.mark.parametrize("source", [".", "in", "i?", "in/*", "in/**"])
+def test_ports_that_a_source_would_read_are_refused(source: str, tmp_path: Path) -> None:
+    """At once, and not at the second load, when there are files in them."""
+    text = PLAIN.replace("path: in", f"path: {source!r}") + "duplicates: in/twice\n"
+    assert [line for line in headlines(text, tmp_path) if "duplicates: overlaps `source`" in line]
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from deduper.table.batch import source_files
-from deduper.table.errors import SettingError, TableError, UnsupportedTableError
+from deduper.table.errors import SettingError, TableError, TableUsageError, UnsupportedTableError
 from deduper.table.operations.changes import load
 from deduper.table.settings import LoadSource
 from tests.deduper.table.scene import Place, Row, dying
@@ -49,6 +52,77 @@ def test_a_linked_folder_is_read(tmp_path: Path) -> None:
     rows = pa.table({"k": [1], "v": [1]})
     pq.write_table(rows.select(["v"]), other / "a")
     assert load(rows, root, key=["k"], partition_by=["k"], table_format="parquet").found == 1
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another disk."""
+    places = [Path("/dev/shm"), Path("/tmp"), Path("/var/tmp"), Path.cwd()]
+    disk = tmp_path.stat().st_dev
+    found = [place for place in places if place.is_dir() and place.stat().st_dev != disk]
+    if not found:
+        pytest.skip("this machine has one disk")
+    with tempfile.TemporaryDirectory(dir=found[0]) as folder:
+        yield Path(folder)
+
+
+def _linked(folder: Path, other: Path) -> None:
+    """The folder lies elsewhere from now on, behind a link."""
+    shutil.move(folder, other / folder.name)
+    folder.symlink_to(other / folder.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("linked", ["d=1970-01-02", "_deduper"])
+def test_a_folder_on_another_disk_is_refused_before_the_commit(linked: str, place: Place, elsewhere: Path) -> None:
+    """Files are renamed to their places, which no disk does to another; the message names the link, nothing is left."""
+    place.load([(1, "a", 0), (2, "a", 1)])
+    _linked(place.root / linked, elsewhere)
+    before = sorted(path for path in place.root.rglob("*") if "_deduper" not in path.parts)
+    for _ in range(2):
+        with pytest.raises(TableUsageError, match=f"{linked}: is a link to .*, on another disk than .*; move"):
+            place.load([(3, "a", 0), (4, "a", 1), (1, "b", 0)])
+    assert place.leftovers() == []
+    assert sorted(path for path in place.root.rglob("*") if "_deduper" not in path.parts) == before
+    if linked != "_deduper":
+        assert place.load([(5, "a", 0)]).inserted == 1
+    (place.root / linked).unlink()
+    shutil.move(elsewhere / linked, place.root / linked)
+    assert place.load([(3, "a", 0), (4, "a", 1), (5, "a", 0), (1, "b", 0)]).errors == {}
+    assert place.held() == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 0)]
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_moved_before_a_dead_write_is_completed(tmp_path: Path, elsewhere: Path) -> None:
+    """None of its files is moved until the folder is back."""
+    place = Place(tmp_path, "parquet")
+    place.load([(1, "a", 0), (2, "a", 1)])
+    with dying("table.4.planned"):
+        place.load([(3, "a", 0), (4, "a", 1)])
+    _linked(place.root / "d=1970-01-02", elsewhere)
+    with pytest.raises(TableUsageError, match="d=1970-01-02: is a link to"):
+        place.load([])
+    assert len(list((place.root / "d=1970-01-01").iterdir())) == 1
+    (place.root / "d=1970-01-02").unlink()
+    shutil.move(elsewhere / "d=1970-01-02", place.root)
+    assert place.load([]).completed == 1
+    assert place.held() == [(1, 0), (2, 1), (3, 0), (4, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["d=1970-01-02", "d=1970-01-01/x"])
+def test_a_link_to_nothing_is_named(name: str, place: Place) -> None:
+    """Where a folder is needed, and where a folder table would read it; without a log it is no Parquet."""
+    (place.root / "d=1970-01-01").mkdir(parents=True)
+    (place.root / name).symlink_to("nothing")
+    if place.format == "delta" and name.endswith("x"):
+        assert place.load([(1, "a", 0), (2, "a", 1)]).inserted == 2
+        return
+    with pytest.raises(TableError, match=f"{name}: is a link to nothing, which is not there"):
+        place.load([(1, "a", 0), (2, "a", 1)])
+    (place.root / name).unlink()
+    assert place.leftovers() == []
+    assert place.load([(1, "a", 0), (2, "a", 1)]).inserted == 2
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ def test_a_commit_is_an_append_of_new_files_alone(tmp_path: Path) -> None:
     assert table.version() == 1
     log = (place.root / "_delta_log/00000000000000000001.json").read_text(encoding="utf-8")
     actions = [json.loads(line) for line in log.splitlines()]
-    assert sorted(name for action in actions for name in action) == ["add", "commitInfo"]
+    assert sorted(name for action in actions for name in action) == ["add", "commitInfo", "txn"]
     (added,) = (action["add"] for action in actions if "add" in action)
     assert (added["dataChange"], added["partitionValues"]) == (True, {"d": "1970-01-01"})
     assert json.loads(added["stats"]) == {
@@ -452,15 +452,19 @@ def test_a_refused_batch_leaves_the_index(place: Place) -> None:
     ("bad", "good"),
     [
         (pa.array(["nul\0x", "\0"]), pa.array(["nul", None])),
+        (pa.array(["x._COPYING_", "._COPYING_"]), pa.array(["x._COPYING", "_COPYING_"])),
         (
             pa.array([2932897, -719163], pa.int32()).cast(pa.date32()),
             pa.array([2932896, -719162], pa.int32()).cast(pa.date32()),
         ),
     ],
-    ids=["text", "date"],
+    ids=["text", "hidden", "date"],
 )
 def test_a_value_that_names_no_folder_is_an_error(bad: pa.Array, good: pa.Array, place: Place) -> None:
-    """A name ends at a NUL, so the row got another value and came twice; a date beyond made the table unreadable."""
+    """A name ends at a NUL, so the row got another value and came twice; a date beyond made the table unreadable.
+
+    Readers pass over folders that Hadoop is copying to.
+    """
     rows = pa.table({"k": [1, 2, 3, 4], "p": pa.concat_arrays([bad, good])})
     options: dict[str, Any] = {"key": ["k"], "partition_by": ["p"], "table_format": place.format}
     sound = 2 - good.null_count
@@ -596,6 +600,26 @@ def test_tables_that_are_not_loaded(tmp_path: Path) -> None:
         load(arrow([(1, "a", 0)]), other, key=["k"])
 
 
+@pytest.mark.parametrize("name", ["a%20b", "%2f", "a\\b", "[a]", "a|b", "^", "a\n", "a%41/table"])
+def test_a_folder_that_deltalake_does_not_find_again_is_refused(name: str, tmp_path: Path) -> None:
+    """Before anything is written: else the rows lie in one folder, the log in another. Folder tables have no log."""
+    rows = pa.table({"k": [1], "v": [1]})
+    with pytest.raises(UnsupportedTableError, match="in its path, which deltalake does not read as it is; rename"):
+        load(rows, tmp_path / name, key=["k"])
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        load(rows, tmp_path / name, key=["k"], table_format="parquet")
+    assert len(list((tmp_path / name).glob("*.parquet"))) == 1
+
+
+def test_other_signs_in_the_path_of_a_table(tmp_path: Path) -> None:
+    """Are read as they are."""
+    rows = pa.table({"k": [1], "v": [1]})
+    root = tmp_path / "a%b #?&+=~{}`\"';:,<>!*$@() ü%4"
+    assert [load(rows, root, key=["k"]).inserted for _ in range(2)] == [1, 0]
+    assert len(DeltaTable(str(root)).to_pyarrow_table()) == 1
+
+
 def test_a_dead_load_of_the_other_format(tmp_path: Path) -> None:
     """Is completed as what it was."""
     place = Place(tmp_path, "parquet")
@@ -723,6 +747,23 @@ def test_a_log_that_was_cleaned_up(tmp_path: Path) -> None:
         assert len(place.port("errors")) == is_committed
         assert place.held() == [(1, 0), (2, 0), (3, 0), (4, 0)]
         assert place.leftovers() == []
+
+
+def test_a_dead_load_whose_log_and_files_are_gone(tmp_path: Path) -> None:
+    """It is known by its transaction: its ports get their rows, and files of earlier versions stay."""
+    place = Place(tmp_path, "delta")
+    with dying("table.5.committed"):
+        place.load([(2, "a", 0), (None, "x", 0)])
+    path = place.root / place.files()[0]
+    foreign(place, 3, 0)
+    foreign(place, 4, 0)
+    DeltaTable(str(place.root)).optimize.compact()
+    DeltaTable(str(place.root)).create_checkpoint()
+    for number in range(3):
+        (place.root / f"_delta_log/{number:020d}.json").unlink()
+    assert (place.load([(2, "a", 0)]).completed, len(place.port("errors"))) == (1, 1)
+    assert path.exists()
+    assert place.held() == [(2, 0), (3, 0), (4, 0)]
 
 
 def test_a_foreign_commit_of_a_key_again_is_left_to_its_writer(place: Place) -> None:

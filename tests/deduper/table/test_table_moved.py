@@ -14,6 +14,7 @@ from deduper.table.errors import StagedFileGoneError
 from deduper.table.formats.files import staged_loads, staging_folder
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.operations.verify import verify
+from tests.deduper.small_service import armed
 from tests.deduper.table.scene import Place, Row, dying
 
 pytestmark = pytest.mark.slow
@@ -91,6 +92,30 @@ def test_a_table_is_moved_without_its_ports(tmp_path: Path, place: Place) -> Non
     assert sorted(moved.rows()) == AFTER
     assert [len(home.port(name)) for name in home.ports] == [1, 1]
     assert home.leftovers() == moved.leftovers() == []
+
+
+@pytest.mark.parametrize("step", ["table.3.staged", "table.4.planned", "table.5.committed"])
+def test_a_table_is_copied_while_it_is_written(tmp_path: Path, place: Place, step: str) -> None:
+    """The copy names the same ports, and leaves the rows there that the running write has staged."""
+    if place.format == "parquet" and step == "table.5.committed":
+        step = "table.removed"
+    home, copy = Place(tmp_path, place.format), Place(tmp_path / "copy", place.format)
+    home.load(OLD)
+
+    def copied() -> None:
+        (tmp_path / "copy").mkdir()
+        shutil.copytree(home.root, tmp_path / "table-copy")
+        (tmp_path / "table-copy").rename(copy.root)
+        copy.ports = home.ports
+        copy.load([(50, "later", 0)])
+
+    with armed(step, 1, copied):
+        home.upsert([*NEW, *OTHERS])
+    for name, keys in (("duplicates", [4]), ("errors", [None])):
+        assert [key for key, _, _ in home.port(name)] == keys
+    home.load([(50, "later", 0)])
+    assert sorted(home.rows()) == AFTER
+    assert home.leftovers() == []
 
 
 def test_a_table_behind_a_link(tmp_path: Path, place: Place) -> None:

@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 
 from deduper.cli.main import app
 from deduper.table.formats.protocol import PRIVATE
+from deduper.table.index.persistent import PersistentKind
+from deduper.table.index.protocol import Condition
+from deduper.table.operations.upkeep import table_status
 from tests.deduper.table.scene import CONFIG, Place, dying, foreign
 
 pytestmark = pytest.mark.slow
@@ -112,6 +115,31 @@ def test_an_index_that_does_not_serve(place: Place) -> None:
     assert status(place)["index"]["state"] == "unreadable"
     shutil.rmtree(place.root / PRIVATE / "index")
     assert status(place)["index"]["state"] == "absent"
+
+
+def test_a_merge_beside_the_question(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece that a write has deleted meanwhile is no damage."""
+    for key in range(7):
+        place.load([(key, "a", 0)])
+    real = PersistentKind._checked
+
+    def merged(*given: Any) -> Any:
+        monkeypatch.setattr(PersistentKind, "_checked", real)
+        place.load([(7, "a", 0)])
+        place.load([(8, "a", 0)])
+        return real(*given)
+
+    monkeypatch.setattr(PersistentKind, "_checked", merged)
+    found = table_status(place.config()).index
+    assert (found.state, found.why, found.keys) == (Condition.AHEAD, None, 9)
+
+
+def test_the_first_load_of_a_table(place: Place) -> None:
+    """Its files have their places before the table has a log, and are no others'."""
+    with dying("table.5.placed" if place.format == "delta" else "table.placed"):
+        place.load([(1, "a", 0)])
+    found = status(place)
+    assert (found["version"], found["pending"][0]["rows"]) == (0 if place.format == "parquet" else -1, 1)
 
 
 def test_loads_that_have_died(place: Place) -> None:

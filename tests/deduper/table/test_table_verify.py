@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
 from deduper.cli.main import app
-from deduper.table.errors import TableHeldError
+from deduper.table.errors import IndexDamagedError, TableHeldError
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.index import exact as indexing
 from deduper.table.index import exact as viewing
@@ -216,6 +216,25 @@ def test_a_load_beside_a_verification(place: Place, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(viewing, "serving", late)
     assert verify(place, 0)["keys"] == 14
+
+
+def test_an_upsert_beside_a_verification_by_filters(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter that it deletes is of no file any more; one that the state still names is damage."""
+    place.index = "bloom"
+    place.upsert([(1, "old", 0), (2, "old", 0), (3, "old", 1)])
+    rows_of = verifying.rows_of
+
+    def upserts(*arguments: Any) -> list[int]:
+        found = rows_of(*arguments)
+        monkeypatch.setattr(verifying, "rows_of", rows_of)
+        place.upsert([(1, "new", 0), (2, "new", 0), (3, "new", 1)])
+        return found
+
+    monkeypatch.setattr(verifying, "rows_of", upserts)
+    assert verifying.verify(place.config()).is_sound
+    next((place.root / PRIVATE / "bloom/filters").iterdir()).unlink()
+    with pytest.raises(IndexDamagedError, match="is gone; delete"):
+        verifying.verify(place.config())
 
 
 def test_what_cannot_be_verified(place: Place) -> None:
