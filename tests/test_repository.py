@@ -211,8 +211,8 @@ def test_the_result_in_the_readme_is_the_default_quickstart() -> None:
     assert options["records"] >= 1_000_000
     with tempfile.TemporaryDirectory() as directory:  # pytest would keep its 160 MB for three runs
         log = write_weblog(Path(directory) / "in", records=options["records"], seed=options["seed"])
-    (picture,) = re.findall(r"```\n(  port.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    rows = {line.split()[0]: line.split()[1] for line in picture.splitlines()[1:]}
+    (picture,) = re.findall(r"```\n(port .*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    rows = {line.split()[0]: line.split()[1] for line in picture.splitlines()[2:]}
     assert rows == {**{port: f"{n:,}" for port, n in log.counts.items()}, "all": f"{log.records:,}"}
 
 
