@@ -126,13 +126,11 @@ def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
     Applied again to its own result it finds no more losses. A topic that was recreated begins at its earliest offsets;
     a partition that was added to a topic of `judged` begins at 0, and offsets below its earliest one are lost.
     """
+    of_judged = {(place.topic, end.topic_id) for place, end in judged.items()}
     added = {
-        place: End(held.topic_ids[place.topic], 0)
+        place: End(topic_id, 0)
         for place in held.earliest.keys() - judged.keys()
-        if any(
-            other.topic == place.topic and end.topic_id == held.topic_ids.get(place.topic)
-            for other, end in judged.items()
-        )
+        if (topic_id := held.topic_ids.get(place.topic)) is not None and (place.topic, topic_id) in of_judged
     }
     judged = {**judged, **added}
     ends = dict(judged)

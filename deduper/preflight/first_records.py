@@ -162,7 +162,7 @@ def _names_of(value: bytes) -> frozenset[str]:
 _PLACE, _PATTERN = "source.schema", "source.name_pattern"
 _FIRST_BYTES = 1 << 20
 _LONGEST_HEADER = 1 << 17
-"""No names are longer, and the csv module takes longer fields once something of the process has told it so."""
+"""In characters; no header is longer. The csv module has its own limit, which other code of the process may raise."""
 _MOST_FILES = 20
 _ROTATION, _FILES_PLACE = "rotation", "source.path"
 _MOST_ROTATED: Final = 1000

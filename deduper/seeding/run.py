@@ -24,7 +24,7 @@ from bucket_store.log.records import LogState
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore
 from deduper.admin.keys.values import parse_expiry
-from deduper.admin.move.key_sum import KeySum, live_entries, sum_of
+from deduper.admin.move.key_sum import KeySum, live_entries, sum_of_all
 from deduper.admin.move.owning import owning
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -294,7 +294,7 @@ def _finish(
 def _live_keys(config: Config, state: LogState, pieces: PieceStore, store_id: str) -> KeySum:
     """Reads every live piece, a bucket at a time."""
     blocks = (block for shard in state.pieces for block in live_entries(config, state, pieces, store_id, shard))
-    return sum((sum_of(block, 0) for block in blocks), KeySum())
+    return sum_of_all(blocks, 0)
 
 
 def _shown(config: Config, point: int | float | None) -> Any:

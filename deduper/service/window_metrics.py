@@ -55,7 +55,7 @@ _PUBLISH_S = 600.0
 _BROKERS_S = 300.0
 """The ends are asked for every few seconds, and a rolling restart of a cluster answers in between."""
 _SOURCE_S = 300.0
-"""A mount that is made anew is back by then."""
+"""A mount is renewed in less time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import StoredPiece
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.admin.move.key_sum import KeySum, sum_of
+from deduper.admin.move.key_sum import KeySum, sum_of_all
 from deduper.admin.move.owning import with_pieces
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -281,7 +281,7 @@ class StoreCopy:
     def _checked(self, ref: PieceRef, data: bytes) -> KeySum:
         """The sum of a piece. Raises CorruptionError when it is not the one that the reference names."""
         blocks = decode_named(ref, data, self._source.log.manifest.store_id)
-        return sum((sum_of(block, ref.first_window) for block in blocks), KeySum())
+        return sum_of_all(blocks, ref.first_window)
 
     def _there(self) -> dict[str, list[StoredPiece]]:
         """The pieces at the target by name."""

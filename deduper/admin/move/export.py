@@ -28,7 +28,7 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import BucketEntries
-from deduper.admin.move.key_sum import KeySum, live_entries, sum_of
+from deduper.admin.move.key_sum import KeySum, live_entries, sum_of_all
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.errors import IntegrityError, UsageError
@@ -126,7 +126,7 @@ class _Export:
             if not self._is_done(shard):
                 self._write(shard)
                 failpoints.hit("export.shard")
-            read += sum((sum_of(block, 0) for block in self._blocks(shard)), KeySum())
+            read += sum_of_all(self._blocks(shard), 0)
             written += self._sum_of_file(shard)
         on_shard(self._shards, self._shards)
         for path in self._directory.glob(f"keys-*{_SUFFIX}"):
@@ -193,7 +193,7 @@ class _Export:
         found = KeySum()
         with parquet.ParquetFile(self._path(shard)) as file:
             for batch in file.iter_batches(batch_size=1 << 18):
-                found += sum((sum_of(block, 0) for block in _entries(batch)), KeySum())
+                found += sum_of_all(_entries(batch), 0)
         return found
 
 

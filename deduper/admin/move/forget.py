@@ -24,7 +24,7 @@ from bucket_store.pieces.piece import BucketEntries, PieceRef
 from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import append_piece
 from deduper.admin.keys.stored import digests_of, find_key
-from deduper.admin.move.key_sum import KeySum, sum_of
+from deduper.admin.move.key_sum import KeySum, sum_of_all
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -150,4 +150,4 @@ def _without(block: BucketEntries, digests: NDArray[np.uint64]) -> BucketEntries
 
 
 def _sum(blocks: Sequence[BucketEntries], ref: PieceRef) -> KeySum:
-    return sum((sum_of(block, ref.first_window) for block in blocks), KeySum())
+    return sum_of_all(blocks, ref.first_window)

@@ -6,7 +6,7 @@ Each entry has a hash of its digest, bucket, expiry key, origin and window; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +48,11 @@ class KeySum(AsJson):
 
     def __str__(self) -> str:
         return f"{counted(self.count, 'key')}, checksum {self.checksum_hex}"
+
+
+def sum_of_all(blocks: Iterable[BucketEntries], first_window: int) -> KeySum:
+    """The sum of several buckets, see `sum_of`."""
+    return sum((sum_of(block, first_window) for block in blocks), KeySum())
 
 
 def sum_of(entries: BucketEntries, first_window: int) -> KeySum:

@@ -26,7 +26,7 @@ from bucket_store.pieces.compaction import merge
 from bucket_store.pieces.piece import BucketEntries, Entries, PieceRef
 from bucket_store.pieces.reader import PieceReader, decode_named
 from bucket_store.pieces.store import append_piece
-from deduper.admin.move.key_sum import KeySum, sum_of
+from deduper.admin.move.key_sum import KeySum, sum_of, sum_of_all
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.move.progress import MovedPart, Progress
 from deduper.admin.open_store import OpenStore
@@ -203,7 +203,7 @@ class _Resharding:
         blocks: list[tuple[PieceRef, list[BucketEntries]]] = []
         for ref in refs:
             blocks.append((ref, decode_named(ref, self._store.pieces.read(ref), store_id)))
-            read += sum((sum_of(block, ref.first_window) for block in blocks[-1][1]), KeySum())
+            read += sum_of_all(blocks[-1][1], ref.first_window)
         merged = merge(blocks, live_from_bucket=None, expiry_point=None)
         blocks.clear()
         kept, added = KeySum(), []
@@ -211,7 +211,7 @@ class _Resharding:
             entries = None if merged is None else _of_shard(merged, shard, self._shards)
             if entries is None:
                 continue
-            kept += sum((sum_of(block, 0) for block in map(entries.bucket, range(len(entries.bucket_keys)))), KeySum())
+            kept += sum_of_all(map(entries.bucket, range(len(entries.bucket_keys))), 0)
             added.append(
                 append_piece(
                     self._store.pieces,

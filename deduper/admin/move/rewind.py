@@ -38,10 +38,11 @@ from bucket_store.log.records import (
 from bucket_store.log.sources_archive import files_of, folded_name, path_of
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, read_named, sources_name
 from bucket_store.log.state import fold
-from bucket_store.pieces.piece import PieceRef, decode_piece, piece_name
+from bucket_store.pieces.piece import PieceRef, piece_name
+from bucket_store.pieces.reader import decode_named
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.admin.move.key_sum import KeySum, sum_of
+from deduper.admin.move.key_sum import KeySum, sum_of_all
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -313,8 +314,5 @@ def _later_files(store: OpenStore, window: int) -> Iterator[Place]:
 
 
 def _sum(store: OpenStore, ref: PieceRef) -> KeySum:
-    header, buckets = decode_piece(store.pieces.read(ref), file=ref.file, offset=ref.offset)
-    found = sum((sum_of(block, ref.first_window) for block in buckets), KeySum())
-    if header.checksum != ref.checksum:
-        raise IntegrityError(f"{ref.file}: piece {ref.name} is not the one that the log names")
-    return found
+    blocks = decode_named(ref, store.pieces.read(ref), store.log.manifest.store_id)
+    return sum_of_all(blocks, ref.first_window)

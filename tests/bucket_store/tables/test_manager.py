@@ -308,16 +308,17 @@ def test_shards_at_work_take_no_more_than_there_is(tmp_path: Path, monkeypatch: 
 
 
 def test_a_table_gets_its_name_while_nobody_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has read its old name would not find it any more, and take its bytes for free."""
+    """A counter that has read the old name would count nothing for it."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
     commit_buckets(shard, range(1), seed=1)
-    apply, counting = MappedTable.apply, threading.Event()
+    apply, lock = MappedTable.apply, eviction._locked
+    counting, waiting = threading.Event(), threading.Event()
     seen: list[Path] = []
 
     def count() -> None:
         with eviction.taking_room(tmp_path / "disk" / FOLDER):
             counting.set()
-            time.sleep(0.2)
+            waiting.wait(10)
             seen.extend(tmp_path.glob("memory/*/*/1/*.table"))
 
     counter = threading.Thread(target=count)
@@ -328,7 +329,14 @@ def test_a_table_gets_its_name_while_nobody_counts(tmp_path: Path, monkeypatch: 
         assert counting.wait(10)
         return done
 
+    def locked(fd: int) -> bool:
+        is_locked = lock(fd)
+        if not is_locked:
+            waiting.set()
+        return is_locked
+
     monkeypatch.setattr(MappedTable, "apply", applied)
+    monkeypatch.setattr(eviction, "_locked", locked)
     with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
         check(tables, shard, 0, random_keys(1, 20))
         counter.join()
