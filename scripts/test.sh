@@ -5,15 +5,16 @@
 #   scripts/test.sh --fast         a minute: the checks, and the tests that start nothing and take no time
 #   scripts/test.sh --all [2/6]    everything, or one part of it (tests/parts.py): two to three hours; a part, at most 40 minutes
 #
-# Two processes share the tests; `-n 0` uses one. Further arguments go to pytest.
+# Processes share the tests: two, or three where tests wait for servers; `-n 0` uses one. Further arguments go to pytest.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 tier=change
 tools=test
+processes=3
 case "${1:-}" in
-  --fast) tier=check && shift ;;
+  --fast) tier=check && processes=2 && shift ;;
   --all) tier=night && tools=night && shift ;;
 esac
 
@@ -50,5 +51,5 @@ fi
 if [[ "$tier" == night ]]; then
   python -m tests.parts "$@"
 else
-  python -m pytest --tier "$tier" -n 2 --durations=20 "$@"
+  python -m pytest --tier "$tier" -n "$processes" --durations=20 "$@"
 fi

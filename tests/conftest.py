@@ -1,4 +1,4 @@
-"""Which tests run, how processes share them (`-n 2`), and the command that repeats one that failed."""
+"""Which tests run, how processes share them (`-n 3`), and the command that repeats one that failed."""
 
 from __future__ import annotations
 

@@ -50,6 +50,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_nothing_names_a_package_registry_or_a_machine() -> None:
     """No index address and no path of somebody's home or workplace: a clone works wherever it lies."""
     registry = re.compile(

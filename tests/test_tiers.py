@@ -109,6 +109,7 @@ def test_what_does_not_fit_into_ten_minutes_is_left_out() -> None:
     assert changed.chosen(["a", "b"], table) == (["1", "3"], ["2"])
 
 
+@pytest.mark.slow
 def test_the_workflow_of_the_night_has_every_part() -> None:
     """One machine a part, and nothing else than README's command for a change."""
     workflow = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "tests.yml")
@@ -120,6 +121,7 @@ def test_the_workflow_of_the_night_has_every_part() -> None:
     assert runs == {"change": ["sudo -E .ci/run"], "night": ["sudo -E make all PART=${{ matrix.part }}"]}
 
 
+@pytest.mark.slow
 def test_parts_are_of_folders_that_exist() -> None:
     """And their number is in the table."""
     assert [folder for folder in parts.FOLDERS if not list(ROOT.glob(f"{folder}*"))] == []

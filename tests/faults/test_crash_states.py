@@ -81,6 +81,7 @@ def test_a_cut_anywhere_is_made_good(name: str, tmp_path: Path) -> None:
     assert tally.states >= (least if tiers.is_night() else 100)
 
 
+@pytest.mark.night
 def test_a_cut_of_a_recovery_is_made_good(tmp_path: Path) -> None:
     """A start that dies while it repairs what a cut, or the death of a process, has left: the next one finishes."""
     scene = Scene(replace(DYING, snapshot_every=4), tmp_path)
@@ -237,6 +238,7 @@ def _overtake(scene: Scene, begun: dict[int, Any], at: int) -> list[Moment]:
     return recording.moments()[began:]
 
 
+@pytest.mark.night
 def test_a_process_that_dies_leaves_tables_that_are_never_wrong(tmp_path: Path) -> None:
     """Tables have room for one bucket, so buckets are evicted and read from pieces again; they outlive a process."""
     scene = Scene(Plan(shards=2, windows=4, table_bytes=130_000, period=20), tmp_path)

@@ -16,6 +16,7 @@ del test_a_thousand_rounds_of_eight_creators  # noqa: F821
 if not is_night():
     del test_of_all_claims_at_once_each_epoch_has_one_owner  # noqa: F821
     del test_folded_records_go_and_a_sleeper_in_a_freed_slot_is_fenced  # noqa: F821
+    del test_whatever_a_creation_says_the_outcome_is_true  # noqa: F821
 
 
 @pytest.fixture(params=ONE_AND_TWO)

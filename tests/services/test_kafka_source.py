@@ -188,6 +188,7 @@ def test_latest_begins_at_the_end_and_not_at_the_next_start(stream: Callable[...
     assert it.has_all_but(*old)
 
 
+@pytest.mark.night
 def test_a_time_begins_at_the_first_record_of_it(stream: Callable[..., Stream], new_topic: Topics) -> None:
     """In each partition; one that has none so late begins at its end."""
     topic = new_topic("in", partitions=2)
@@ -202,6 +203,7 @@ def test_a_time_begins_at_the_first_record_of_it(stream: Callable[..., Stream], 
     assert it.has_all_but(*old)
 
 
+@pytest.mark.night
 def test_named_offsets_begin_there_and_others_at_the_earliest(stream: Callable[..., Stream], new_topic: Topics) -> None:
     """One that no partition has is refused, with where it ends."""
     topic = new_topic("in", partitions=2)
@@ -395,7 +397,7 @@ def test_a_batch_of_which_nothing_is_left_is_a_window_that_says_so(
     assert it.has_all_but(*gone)
 
 
-@pytest.mark.night(but=["20"])
+@pytest.mark.night
 @pytest.mark.parametrize("again", [20, 33])
 def test_a_recreated_topic_is_read_from_its_beginning(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture, again: int
@@ -557,6 +559,7 @@ def test_a_tombstone_is_no_empty_value(stream: Callable[..., Stream], new_topic:
     assert seen[4]["_dedup"]["raw"] == "/w=="
 
 
+@pytest.mark.night
 def test_values_in_avro_are_one_whole_datum_or_malformed(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path
 ) -> None:

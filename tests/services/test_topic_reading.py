@@ -38,6 +38,7 @@ from tests.services.kafka_jobs import KafkaJob
 from tests.services.kafka_traffic import Record, end_offsets, forget_before, send
 from tests.spark.spark_reader import REC
 from tests.spark.topic_oracle import RECORD, kafka_range_frame, kafka_records
+from tests.tiers import is_night
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
@@ -263,7 +264,8 @@ def test_transactions_are_read_as_the_source_says(
     source = {"options": {"kafka.isolation.level": isolation}}
     job = job_of(broker, tmp_path / "job", topic, _FILES, source=source, key="k")
     (whole,) = ranges_of(broker, topic)
-    for start, end in ((0, whole.end), (0, whole.end - 1), (5, whole.end - 1), (whole.end - 1, whole.end)):
+    parts = ((0, whole.end - 1), (5, whole.end), (0, whole.end), (5, whole.end - 1), (whole.end - 1, whole.end))
+    for start, end in parts if is_night() else parts[:2]:
         some = [dataclasses.replace(whole, start=start, end=end)]
         compare(session, job, some)
 

@@ -97,6 +97,7 @@ def test_exported_errors_are_judged_after_a_mend(new_job: Callable[..., Job], po
     assert {one["raw"] for one in again if one["reason"] == "malformed"} == {'{"k":"c","t":"x, \\"y\\""}\r'}
 
 
+@pytest.mark.night
 def test_exported_rows_of_parquet_are_judged_after_a_mend(new_job: Callable[..., Job]) -> None:
     """With the columns of the config, times that were INT96 among them."""
     guarded: dict[str, Any] = {**HOURLY, "max_ahead_of_now": "1h"}

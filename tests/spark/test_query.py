@@ -232,6 +232,7 @@ def test_each_row_of_the_table(own: SparkSession, tmp_path: Path, caplog: pytest
         refused(keys(own, "a"), 0)
 
 
+@pytest.mark.night(but=["window.4.committed"])
 @pytest.mark.parametrize("name", ["window.2.judged", "window.4.committed", "window.5.published"])
 def test_a_batch_that_breaks_off_is_finished_by_its_repetition(
     name: str, own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -334,6 +335,7 @@ def test_rows_of_a_function_that_cannot_take_them_stay(own: SparkSession, tmp_pa
     assert taken.calls[0][1].txn_app_id == taken.calls[1][1].txn_app_id.removesuffix("-error") + "-unique"
 
 
+@pytest.mark.night
 def test_a_restored_copy_repeats_no_version(own: SparkSession, tmp_path: Path) -> None:
     """The number of a window comes again with other rows; a table that takes versions once takes both."""
     taken = Taken()
@@ -532,6 +534,7 @@ def test_a_deleted_commit_file_judges_nothing_again(own: SparkSession, tmp_path:
     assert counts() == [5, 5]
 
 
+@pytest.mark.night(but=["True"])
 @pytest.mark.parametrize("splits", [False, True])
 def test_states_before_it_are_committed_again(splits: bool, own: SparkSession, tmp_path: Path) -> None:
     """Spark refuses a batch whose stateful operators did not run: they do, though its rows were judged."""

@@ -75,6 +75,7 @@ def test_spark_sorts_as_the_driver_does(new_job: Callable[..., Job], monkeypatch
     assert by_spark == here
 
 
+@pytest.mark.night
 def test_spark_sorts_a_topic_as_the_driver_does(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_moved_folder_goes_on(job: Job) -> None:
     assert judged(moved, A + B) == {"unique": B, "duplicate": A}
 
 
+@pytest.mark.night
 def test_a_restored_folder_goes_on(job: Job) -> None:
     """Store and outputs of window 0 are put back while the machine's tables hold three windows more."""
     backup = job.directory.with_name("backup")

@@ -187,7 +187,7 @@ def rows_of(job: Job) -> Rows:
     return found
 
 
-@pytest.mark.night(but=["event time-json", "float-csv with header"])
+@pytest.mark.night(but=["event time-json"])
 @pytest.mark.parametrize(
     ("expiry", "kind"),
     [

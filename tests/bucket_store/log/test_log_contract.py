@@ -132,6 +132,7 @@ def test_an_old_owner_is_fenced(root: Place) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("snapshot_every", "rounds"), [(2, 3), (1000, 3), pytest.param(7, 100, marks=pytest.mark.night)]

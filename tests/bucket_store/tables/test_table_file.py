@@ -96,6 +96,7 @@ def added(model: dict[tuple[int, int], int | None], entries: BucketEntries) -> N
     model.update(zip(map(tuple, entries.digests.tolist()), expiry, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [FULL, PLAIN], ids=["full", "plain"])
 def test_a_table_that_grows_is_a_dictionary(tmp_path: Path, layout: TableLayout) -> None:
     """From some keys to ten times as many; another mapping of the file sees the same, and the dead leave."""
@@ -125,6 +126,7 @@ def test_a_table_that_grows_is_a_dictionary(tmp_path: Path, layout: TableLayout)
         check(table, model, 49)
 
 
+@pytest.mark.slow
 def test_no_window_pays_for_all_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of windows of a hundredth of the keys none copies more than an eighth of the table; its load stays in bounds.
 
@@ -225,6 +227,7 @@ def test_no_room_to_grow_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     check(table, model)
 
 
+@pytest.mark.slow
 def test_a_file_system_without_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes more room, which is counted, and gives the same answers."""
 

@@ -73,6 +73,7 @@ def test_a_sound_machine_is_healthy(job: Path) -> None:
     assert sorted(job.parent.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_all_that_is_wrong_is_told_at_once(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Java, a file in the way and brokers that are down, in one answer with exit code 3."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
@@ -84,6 +85,7 @@ def test_all_that_is_wrong_is_told_at_once(job: Path, tmp_path: Path, monkeypatc
     assert (found["healthy"], wrong) == (False, {"java", "folders", "brokers"})
 
 
+@pytest.mark.slow
 def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     """Spark would refuse it, once it has started; of a pattern nobody can say."""
     file = written(tmp_path, FILES)
@@ -95,6 +97,7 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     assert errors(written(tmp_path, FILES.replace("in/", "no/*.json"))) == []
 
 
+@pytest.mark.slow
 def test_little_room_is_told_before_it_is_none(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides of both limits: without a byte a start would fail."""
     for free, severity in (

@@ -54,6 +54,7 @@ def judged(world: World, key: tuple[Any, ...]) -> Told:
     return answers
 
 
+@pytest.mark.night(but=["event_time", "category"])
 @pytest.mark.parametrize("by", ["never", "event_time", "ordered", "processing_time", "category"])
 @settings(max_examples=examples(15), deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())

@@ -166,6 +166,7 @@ def test_a_job_that_starts_meanwhile_ends_it(store: PublishedStore, monkeypatch:
     assert (store.directory / "state" / "intents" / "000001").exists()
 
 
+@pytest.mark.night(but=["file-4", "rocksdb-2"])
 @pytest.mark.parametrize("nth", [1, 2, 4])
 def test_broken_off_it_can_be_run_again(store: PublishedStore, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every deletion the store is whole."""

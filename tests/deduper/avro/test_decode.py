@@ -284,6 +284,7 @@ def schemas(depth: int = 3) -> st.SearchStrategy[tuple[Schema, pa.DataType, Any]
     return st.one_of(leaves, below.map(nullable), below.map(array), below.map(mapping), structs)
 
 
+@pytest.mark.slow
 @given(st.data(), st.lists(schemas(), min_size=1, max_size=4))
 def test_whatever_is_written_is_read(data: st.DataObject, fields: list[Any]) -> None:
     """Every value of every column; a datum that is cut off anywhere is malformed, and changes no other."""

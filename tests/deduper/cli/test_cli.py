@@ -77,6 +77,7 @@ def config_file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words: tuple[str, ...]) -> None:
     """What it does, what each parameter is, how it ends, and where to read about it."""

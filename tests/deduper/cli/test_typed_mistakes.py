@@ -160,6 +160,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_mistake_gets_its_message(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing on standard output, no trace, and what to do; no file is made or changed."""
@@ -180,6 +181,7 @@ def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "error: t/lock: Permission denied; let this user read and write there\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -280,6 +280,7 @@ SOUND: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), SOUND.values(), ids=SOUND.keys())
 def test_what_stands_on_the_other_side_of_a_rule_is_taken(
     old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

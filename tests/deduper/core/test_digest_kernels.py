@@ -51,6 +51,7 @@ def test_several_columns(secure: bool) -> None:
         assert found == [key_digest(values, types, SALT, secure=secure)], (types, values)
 
 
+@pytest.mark.slow
 @both
 @given(st.lists(st.one_of(st.none(), st.decimals(allow_nan=False, allow_infinity=False, places=3)), max_size=20))
 def test_wide_decimals(secure: bool, values: list[Decimal | None]) -> None:
@@ -61,6 +62,7 @@ def test_wide_decimals(secure: bool, values: list[Decimal | None]) -> None:
     assert found == [key_digest([value], [name], SALT, secure=secure) for value in values]
 
 
+@pytest.mark.slow
 @both
 @given(st.lists(st.one_of(st.none(), st.floats()), max_size=20))
 def test_doubles(secure: bool, values: list[float | None]) -> None:
@@ -69,6 +71,7 @@ def test_doubles(secure: bool, values: list[float | None]) -> None:
     assert found == [key_digest([value], ["double"], SALT, secure=secure) for value in values]
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=150)), max_size=20), st.randoms())
 def test_texts_of_any_length(values: list[bytes | None], rng: random.Random) -> None:
     """Bytes of every length, next to whole numbers."""

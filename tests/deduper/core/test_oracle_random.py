@@ -108,6 +108,7 @@ def test_conflicts_of_random_streams(mode: str, share: float, tmp_path: Path) ->
     assert bool(found) == (share > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["never", "category", "event_time", "ordered", "ordered float"])
 def test_batches_do_not_matter_to_versions(mode: str) -> None:
     """One source partition, cut into windows anywhere: ports, and the reasons of versions, are the same."""

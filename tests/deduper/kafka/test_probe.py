@@ -131,6 +131,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.night(but=["772"])
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls_that_fails_is_told(certificates: Path, version: ssl.TLSVersion) -> None:

@@ -107,6 +107,7 @@ def missed(windows: list[Window], settings: Settings) -> Counter[str]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lookup", ["own_bucket", "all_live"])
 @pytest.mark.parametrize("clock", ["arrival", "batch"])
 @pytest.mark.parametrize("seed", range(4))

@@ -127,6 +127,7 @@ def job(tmp_path: Path, java: spark_java.Java, monkeypatch: pytest.MonkeyPatch) 
     return Job(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_job_that_may_start(job: Job) -> None:
     """Before its first start, and after it."""
     assert job.check() == (0, set())
@@ -365,6 +366,7 @@ def test_what_keeps_a_job_from_starting(job: Job, condition: str, monkeypatch: p
         assert job.records() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner_before", [False, True])
 @pytest.mark.parametrize("is_bound", ["before the checks", "after the checks"])
 def test_two_starts_in_one_instant(

@@ -121,6 +121,7 @@ def found(config: Config) -> list[str]:
     return [str(one) for one in first_records.topic_columns(Start(config))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_last_records_of_a_topic(cluster: MockCluster, tmp_path: Path, case: str) -> None:
     """The nearest name is shown, and nothing else of a record."""

@@ -164,6 +164,7 @@ def random_files(job: Job, seed: int) -> list[tuple[Path, list[Record | str]]]:
     return files
 
 
+@pytest.mark.night(but=["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"])
 @pytest.mark.parametrize("seed", range(40))
 def test_a_replay_is_the_oracle_on_the_sorted_log(
     seed: int, new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
@@ -191,6 +192,7 @@ def test_a_replay_is_the_oracle_on_the_sorted_log(
     assert ports(job) == answers
 
 
+@pytest.mark.night(but=["1", "3"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_comparison_is_two_replays_record_by_record(
     seed: int, new_job: Callable[..., Job], kill: Callable[[str], None], monkeypatch: pytest.MonkeyPatch

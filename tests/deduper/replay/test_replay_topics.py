@@ -171,6 +171,7 @@ def test_a_replay_of_a_topic_is_the_oracle_on_the_sorted_log(
     assert ports(job) == answers
 
 
+@pytest.mark.night
 def test_two_rules_are_compared_over_one_reading_of_a_topic(
     topics: Topics, new_job: Callable[..., TopicJob], kill: Callable[[str], None]
 ) -> None:
@@ -300,6 +301,7 @@ def test_each_range_without_any_key_is_a_slice_of_its_own(
     assert [(one.rows, len(one.inputs)) for one in keyless] == [(RANGE, 1)] * 4
 
 
+@pytest.mark.night
 def test_what_is_executed_is_not_estimated(
     topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +321,7 @@ def test_what_is_executed_is_not_estimated(
     assert deadlines == [1_200_000_000]
 
 
+@pytest.mark.night(but=["fail"])
 @pytest.mark.parametrize("data_loss", ["fail", "continue"])
 def test_offsets_that_are_deleted_before_they_are_sorted_are_a_loss(
     data_loss: str, topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
@@ -342,6 +345,7 @@ def test_offsets_that_are_deleted_before_they_are_sorted_are_a_loss(
         assert "100 offsets of in-0, from 0 to 99: deleted before they were read" in console.export_text()
 
 
+@pytest.mark.night
 def test_a_plan_that_never_overtakes_the_deletions_is_given_up(
     topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,6 +410,7 @@ def test_a_topic_that_was_created_again_meanwhile_is_not_mixed(
         replayed(job, **FEW)
 
 
+@pytest.mark.night
 def test_a_range_of_time_stamps_is_asked_of_the_brokers(
     topics: Topics, new_job: Callable[..., TopicJob], tmp_path: Path
 ) -> None:

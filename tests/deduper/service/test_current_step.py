@@ -19,6 +19,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == PROGRESS.name]
 
 
+@pytest.mark.slow
 def test_a_step_that_lasts_is_said_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     """Its text and how long it has lasted; a step that ends in time, and none at all, say nothing."""
     step = CurrentStep(line_s=0.1)

@@ -410,6 +410,7 @@ def test_no_secret_and_no_setting_is_a_label(tmp_path: Path) -> None:
     assert "process_resident_memory_bytes" in text
 
 
+@pytest.mark.slow
 def test_the_page_ends_with_the_job(tmp_path: Path) -> None:
     """Its port is free again at once."""
     settings = config(tmp_path)
@@ -420,6 +421,7 @@ def test_the_page_ends_with_the_job(tmp_path: Path) -> None:
             scraped(settings)
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No store is made or claimed, no Spark is started, and the message says what to do."""
     source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp"}

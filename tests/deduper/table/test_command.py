@@ -192,7 +192,7 @@ def chosen(steps: tuple[str, ...]) -> tuple[str, ...]:
     return steps if is_night() else tuple(step for step in steps if step in IN_CHANGE)
 
 
-@pytest.mark.night(but=["delta"])
+@pytest.mark.night
 @pytest.mark.crash
 def test_real_kills_at_every_step(place: Place, tmp_path: Path) -> None:
     """A chain of loads, each killed at another step by SIGKILL, and at last one that lives: all rows, each once."""

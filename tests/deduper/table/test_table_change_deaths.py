@@ -198,7 +198,7 @@ def test_a_log_of_a_dead_delete_that_was_cleaned_up(tmp_path: Path) -> None:
         assert not list(place.root.glob(f"{PRIVATE}/staging/*"))
 
 
-@pytest.mark.night(but=["delta-0-moves", "parquet-1-stays", "delta-2-partition"])
+@pytest.mark.night(but=["parquet-1-stays", "delta-2-partition"])
 @pytest.mark.parametrize("scope", ["partition", "stays", "moves"])
 @pytest.mark.parametrize("seed", range(5))
 def test_random_changes_against_a_list(seed: int, scope: str, place: Place) -> None:

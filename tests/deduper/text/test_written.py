@@ -40,6 +40,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.slow
 @given(st.lists(st.fixed_dictionaries({name: st.none() | value for name, value in _VALUES.items()}), max_size=8))
 def test_what_is_written_is_read_as_the_same(rows: list[dict[str, Any]]) -> None:
     """Every type a text can declare, with nulls, quotes, control signs, infinities, and times of any year."""

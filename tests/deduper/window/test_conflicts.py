@@ -132,6 +132,7 @@ def test_a_conflict_may_be_an_error(form: str, tmp_path: Path) -> None:
 ALL_LIVE = {"by": "ordered", "field": "sent_at", "period": 10, "span": 5, "lookup": "all_live"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expiry", [{"by": "never"}, ALL_LIVE])
 @pytest.mark.parametrize("form", ["json", "parquet"])
 def test_a_conflict_may_be_a_version(form: str, expiry: dict[str, Any], tmp_path: Path) -> None:
@@ -214,6 +215,7 @@ def test_versions_on_and_off(tmp_path: Path) -> None:
     assert differences(one.config_file) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("on_conflict", ["duplicate", "error"])
 def test_people_see_keys_and_columns(form: str, on_conflict: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.deduper.ranges.aggregate.test_indexes import ORDERED, SUMMED, TIMES, 
 from tests.tiers import examples
 
 
+@pytest.mark.night(but=["integers", "decimals", "near doubles", "texts"])
 @pytest.mark.slow
 @pytest.mark.parametrize("values", VALUES)
 @settings(

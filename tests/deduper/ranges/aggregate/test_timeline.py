@@ -42,6 +42,7 @@ def test_a_place_is_behind_all_times_up_to_the_point(names: tuple[str, ...]) -> 
         assert np.array_equal(found, offsets[number] + np.searchsorted(column, points, side="right")), SEED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", range(64))
 @pytest.mark.parametrize(("groups", "rows"), [(1, 300), (5, 300), (50, 300), (2, 20_000)])
 def test_rows_are_in_the_order_of_group_and_time(groups: int, rows: int, bits: int) -> None:

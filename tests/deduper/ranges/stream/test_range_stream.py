@@ -297,7 +297,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.night(but=["file-sums", "objects-bests", "file-lists", "objects-own"])
+@pytest.mark.night(but=["file-lists", "objects-bests"])
 @pytest.mark.parametrize(
     "aggregates",
     [

@@ -46,6 +46,7 @@ def documented() -> dict[str, tuple[str, set[str]]]:
     return own | of_job | {"deduper_job_info": ("gauge", {"name", "store"})}
 
 
+@pytest.mark.slow
 def test_the_page_of_a_running_stream(tmp_path: Path) -> None:
     """Names, types and labels are those of the docs; counts are those of the store, also after a restart."""
     (port,) = free_ports(["page"], None).values()

@@ -36,6 +36,7 @@ def test_a_store_is_where_that_of_a_job_may_be(written: str, url: str, tmp_path:
     assert scene.job.fixed == fixed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["objects"], indirect=True)
 @pytest.mark.usefixtures("storage")
 def test_a_second_run_leaves_the_first_alone(tmp_path: Path) -> None:

@@ -235,6 +235,7 @@ def test_what_vanished_while_it_was_read_ends_the_job(tmp_path: Path, monkeypatc
         batch.confirmed({0: 7})
 
 
+@pytest.mark.slow
 def test_a_cut_off_that_is_found_at_the_start_is_recorded(tmp_path: Path) -> None:
     """Else the next start has forgotten it, and passes over the records that are at the same offsets by then."""
     cluster = Cluster(earliest={P0: 0}, latest={P0: 900})
@@ -249,6 +250,7 @@ def test_a_cut_off_that_is_found_at_the_start_is_recorded(tmp_path: Path) -> Non
     assert taken(batch_of(tmp_path, cluster, dict(batch.ends), data_loss="continue")) == [(0, 900, 1050)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data_loss", ["fail", "continue"])
 def test_an_added_partition_begins_at_0_and_not_where_it_was_found(tmp_path: Path, data_loss: str) -> None:
     """What its brokers deleted before the first window of it is a loss like any other."""

@@ -51,6 +51,7 @@ def drawn(rnd: random.Random, kind: pa.DataType) -> list[Any]:
     return [least, most, 0, 1, *near, rnd.randint(least, most)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [*_WHOLE[:4], *_DECIMALS, *_FLOATS[1:]], ids=str)
 @pytest.mark.parametrize("found", [*_WHOLE, *_DECIMALS, *_FLOATS], ids=str)
 def test_a_number_is_itself_or_a_misfit(found: pa.DataType, declared: pa.DataType) -> None:
