@@ -35,7 +35,7 @@ class ReplayFiles:
 
 
 def source_files(source: FilesSource) -> tuple[list[ReplayFile], int]:
-    """The files that the source has now, in source order, and how many are not finished by their writer.
+    """The files that the source has now, in source order, and how many more cannot be read yet.
 
     Raises:
         DeduperError: the source cannot be listed.
@@ -44,7 +44,9 @@ def source_files(source: FilesSource) -> tuple[list[ReplayFile], int]:
         found = found_files(source)
     except OSError as exc:
         raise DeduperError(f"the source cannot be listed: {exc}") from exc
-    return [_of_listed(number, file) for number, file in enumerate(found.finished)], len(found.unfinished)
+    return [_of_listed(number, file) for number, file in enumerate(found.finished)], len(
+        found.unfinished + found.denied
+    )
 
 
 def _of_listed(number: int, file: ListedFile) -> ReplayFile:

@@ -121,15 +121,22 @@ def plan_replays(
     `is_executed`: they are begun next, so nothing is estimated, and no broker is asked.
     """
     sample: Sample | None = None
-    plans = []
+    plans: list[ReplayReport] = []
     for config, asked in replays:
-        planned, sample = _plan(config, asked, now_us, sample, is_executed=is_executed)
+        first = plans[0] if plans else None
+        planned, sample = _plan(config, asked, now_us, sample, first, is_executed=is_executed)
         plans.append(planned)
     return plans
 
 
 def _plan(
-    config: Config, asked: Asked, now_us: int | None, sample: Sample | None, *, is_executed: bool
+    config: Config,
+    asked: Asked,
+    now_us: int | None,
+    sample: Sample | None,
+    first: ReplayReport | None,
+    *,
+    is_executed: bool,
 ) -> tuple[ReplayReport, Sample | None]:
     order = order_of(config, asked)
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
@@ -149,7 +156,9 @@ def _plan(
         # A store elsewhere may be away, and its job may run on other machines.
         rate=measured_rate(one.store.place for one in (own, config) if one.store.is_local),
     )
-    if planned.is_over or (is_executed and not isinstance(own.source, FilesSource)):
+    if planned.is_over:
+        return _of_kept_plan(planned, own), sample
+    if is_executed and not isinstance(own.source, FilesSource):
         return planned, sample
     inputs: Sequence[ReplayInput]
     reading = _reading(own, bytes(16))
@@ -160,6 +169,9 @@ def _plan(
         planned = replace(planned, files=len(inputs), unfinished=waiting)
     elif planned.is_begun:  # its slices have all that is left of the topic
         return _of_plan(planned, own), sample
+    elif first is not None and first.is_begun:  # the first one's slices are for both
+        same = {name: getattr(first, name) for name in ("partitions", "offsets", "bytes", "lost")}
+        return replace(planned, **same), sample
     else:
         source = own.source.model_copy(update={"deadline": min(own.source.deadline, _PLAN_WAITS_US)})
         inputs = _inputs(own.model_copy(update={"source": source}), bounds, reading).listed()
@@ -181,6 +193,13 @@ def _with_offsets(report: ReplayReport, inputs: Iterable[ReplayInput]) -> Replay
 def _of_plan(report: ReplayReport, config: Config) -> ReplayReport:
     plan = read_plan(plan_file(config))
     return replace(_with_offsets(report, plan.inputs), lost=plan.lost)
+
+
+def _of_kept_plan(report: ReplayReport, config: Config) -> ReplayReport:
+    """As `_of_plan`, of a replay that is over: its plan is there until it has finished."""
+    if report.order == "arrival" or isinstance(config.source, FilesSource) or not plan_file(config).exists():
+        return report
+    return _of_plan(report, config)
 
 
 def _state(config: Config) -> LogState:

@@ -60,6 +60,7 @@ class ReplayTopics:
         self._begun_s = 0.0
         self._losses = 0
         self._first_listed: list[ReplayRange] = []
+        self._first_wanted: dict[str, int] = {}
         self._listed: list[ReplayRange] = []
 
     @property
@@ -93,11 +94,11 @@ class ReplayTopics:
     @property
     def lost(self) -> tuple[LostOffsets, ...]:
         """See `ReplayInputs`."""
-        first = {(one.name, one.topic_id): one.start for one in reversed(self._first_listed)}
+        first = {(one.name, one.topic_id): self._first_wanted[one.name] for one in self._first_listed}
         left = {(one.name, one.topic_id): one.start for one in reversed(self._listed)}
         ends = {(one.name, one.topic_id): one.end for one in self._first_listed}
         lost = {place: (start, left.get(place, ends[place]) - start) for place, start in first.items()}
-        return tuple(LostOffsets(name, start, count) for (name, _), (start, count) in sorted(lost.items()) if count)
+        return tuple(LostOffsets(name, start, count) for (name, _), (start, count) in sorted(lost.items()) if count > 0)
 
     def surveyed(self) -> None:
         """See `ReplayInputs`: the deadline begins again."""
@@ -147,6 +148,7 @@ class ReplayTopics:
             needed |= {place: 0 for place in unsure if not 0 <= last_ms.get(place, -1) < times_ms[place]}
         for whole in batch.ranges:
             first = needed.get(whole.place, whole.start)
+            self._first_wanted.setdefault(str(whole.place), max(first, whole.start))
             start = whole.start
             while start < whole.end and first >= 0:
                 end = min(whole.end, (start // RANGE_OFFSETS + 1) * RANGE_OFFSETS)

@@ -196,13 +196,18 @@ def require_no_other(given: SeedInput, state: LogState) -> None:
 
 
 def require_finished(given: SeedInput, found: FoundFiles) -> None:
-    """No file of the input is one that its writer has not finished: once it is, it may be older than those judged.
+    """No file of the input can be read later only: it may be older than those that are judged then.
 
     An empty one has nothing to be seeded, and is newer when it has.
 
     Raises:
-        UsageError: one is.
+        UsageError: one is not finished by its writer, or leads where this user may not go.
     """
+    for path in found.denied:
+        raise UsageError(
+            f"{given.option}: {shown(path)} leads to a place that this user may not enter: grant permission, or move "
+            "it away, and repeat the command"
+        )
     for file in found.unfinished:
         if file.size_bytes:
             raise UsageError(

@@ -137,8 +137,8 @@ def plan_seed(config: Config, given: SeedInput, statement: Statement | None) -> 
     """What `seed` is to do. Changes nothing.
 
     Raises:
-        UsageError: the job cannot read such an input, nothing is there, a file is not finished by its writer or was
-            seeded as one of another input, the seed of another input is not over, or a job has judged windows in the
+        UsageError: the job cannot read such an input, nothing is there, a file cannot be read yet or was seeded as one
+            of another input, the seed of another input is not over, or a job has judged windows in the
             store.
         BrokerUnavailableError, KafkaDeniedError: of a topic.
     """

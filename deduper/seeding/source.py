@@ -209,7 +209,7 @@ class KnownByOrder:
             UsageError: the judged ones are not the oldest of those that are there.
             OSError, SourceAwayError: as `looked_at`.
         """
-        files = looked_at(self._source, paths, SeenFolders(self.folder), set()).finished
+        files = looked_at(self._source, paths, SeenFolders(self.folder), {}).finished
         oldest = files[: self._judged.count]
         if SeededFiles().then(source_digest(one.path, one.modified_ms) for one in oldest) != self._judged:
             raise UsageError(

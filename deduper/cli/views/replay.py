@@ -75,7 +75,7 @@ def _key(values: dict[str, Any]) -> str:
 
 
 def _left_out(report: ReplayReport) -> str | None:
-    return f"{counted(report.unfinished, 'file')}, empty or not finished by the writer" if report.unfinished else None
+    return f"{counted(report.unfinished, 'file')}, empty, unfinished or not readable" if report.unfinished else None
 
 
 def _offsets(report: ReplayReport) -> str | None:

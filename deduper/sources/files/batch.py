@@ -142,7 +142,7 @@ class FileBatches:
         self._rounded = RoundedKeys()
         self._pending: deque[ListedFile] = deque()
         self._unfinished: list[str] = []
-        self._passed_over: set[str] = set()
+        self._passed_over: dict[str, OSError] = {}
 
     @property
     def pending(self) -> int:

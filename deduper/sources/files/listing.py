@@ -227,10 +227,14 @@ def _is_partition(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """Listed files as a look finds them: those to read, in source order, and those that no window takes yet."""
+    """Listed files as a look finds them: those to read, in source order, and those that no window takes yet.
+
+    `denied`: paths that lead where this user may not go; links in a circle are among none of them.
+    """
 
     finished: tuple[ListedFile, ...]
     unfinished: tuple[ListedFile, ...]
+    denied: tuple[str, ...] = ()
 
 
 def found_files(source: FilesSource) -> FoundFiles:
@@ -240,14 +244,16 @@ def found_files(source: FilesSource) -> FoundFiles:
         OSError, SourceAwayError: as `Listing.changed` and `looked_at`.
     """
     listing = Listing(source)
-    return looked_at(source, listing.changed(), listing.seen, set())
+    return looked_at(source, listing.changed(), listing.seen, {})
 
 
-def looked_at(source: FilesSource, paths: Iterable[str], seen: SeenFolders, passed_over: set[str]) -> FoundFiles:
-    """Listed files as they are now. One that is gone, or has a fault of its own, is among neither.
+def looked_at(
+    source: FilesSource, paths: Iterable[str], seen: SeenFolders, passed_over: dict[str, OSError]
+) -> FoundFiles:
+    """Listed files as they are now. One that is gone is not among them.
 
-    `seen` are the folders of the listing. `passed_over` has the files that a warning was given for, and is kept for the
-    next look.
+    `seen` are the folders of the listing. `passed_over` has the files that a warning was given for, with the fault that
+    is their own, and is kept for the next look.
 
     Raises:
         OSError, SourceAwayError: a fault is not the file's own, or the log of a sink cannot be read.
@@ -257,10 +263,11 @@ def looked_at(source: FilesSource, paths: Iterable[str], seen: SeenFolders, pass
     return FoundFiles(
         tuple(sorted((file for file in found if file.path not in waiting), key=source_order)),
         tuple(sorted((file for file in found if file.path in waiting), key=source_order)),
+        tuple(sorted(path for path, fault in passed_over.items() if fault.errno != errno.ELOOP)),
     )
 
 
-def _looked_at(path: str, seen: SeenFolders, passed_over: set[str]) -> ListedFile | None:
+def _looked_at(path: str, seen: SeenFolders, passed_over: dict[str, OSError]) -> ListedFile | None:
     try:
         found = look(path)
     except OSError as exc:
@@ -268,7 +275,7 @@ def _looked_at(path: str, seen: SeenFolders, passed_over: set[str]) -> ListedFil
         if not is_of_entry(exc):
             raise
         if path not in passed_over:
-            passed_over.add(path)
+            passed_over[path] = exc
             logger.warning(
                 "%s cannot be looked at: %s: it is passed over until it can be; it does not count as judged",
                 shown(path),
@@ -277,7 +284,7 @@ def _looked_at(path: str, seen: SeenFolders, passed_over: set[str]) -> ListedFil
         return None
     if found is None:
         seen.require(path)
-    passed_over.discard(path)
+    passed_over.pop(path, None)
     return found
 
 

@@ -193,6 +193,9 @@ def test_two_rules_are_compared_over_one_reading_of_a_topic(
         compare(job.config, other, asked, session=job.session, **FEW)
     kill("")
     topics.earliest = {place: len(records) for place, records in topics.records.items()}
+    again = plan_comparison(job.config, other, asked)
+    assert (again.here.is_over, again.there.is_over) == (True, False)
+    assert again.here.offsets == again.there.offsets == planned.here.offsets
     found = compare(job.config, other, asked, session=job.session, **FEW)
     assert found.is_over
     counts = Counter((by_here[place][0], by_there[place][0]) for place in by_here)
@@ -222,7 +225,7 @@ def test_killed_it_goes_on_though_the_brokers_have_deleted_all(
             replayed(job, window_bytes=12_000)
     kill("")
     report = replayed(job, window_bytes=12_000)
-    assert (report.is_over, report.judged, report.offsets) == (True, ALL, 0)
+    assert (report.is_over, report.judged, report.offsets) == (True, ALL, 8 * A_DAY)
     assert len(ports(job)) == 8 * A_DAY
     assert not topics.fetches
 
@@ -343,6 +346,24 @@ def test_offsets_that_are_deleted_before_they_are_sorted_are_a_loss(
         console = Console(file=io.StringIO(), width=200, record=True)
         console.print(*render_replay(report))
         assert "100 offsets of in-0, from 0 to 99: deleted before they were read" in console.export_text()
+
+
+def test_what_is_not_part_of_a_replay_is_not_lost(
+    topics: Topics, new_job: Callable[..., TopicJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets before `--from`, in a range that has later ones."""
+    uneven(topics, random.Random(4))
+    job = new_job(**{**of_events(data_loss="continue"), "expiry": {**EVENTS, "field": "at"}})
+    whole = topics.records[TopicPartition("in", 0)]
+    start_ms = 1000 * int(datetime.fromisoformat("2024-01-07T00:00:00+00:00").timestamp())
+    late = next(offset for offset, record in enumerate(whole) if record[0] >= start_ms)
+    gone = {TopicPartition("in", 0): late - 1}
+    monkeypatch.setattr(
+        "bucket_store.failpoints.hit", lambda name: topics.earliest.update(gone) if name == "replay.surveyed" else None
+    )
+    given = Asked(job.directory / "replayed", start="2024-01-07T00:00:00Z")
+    report = replay(job.config, given, session=job.session, slice_bytes=16_000)
+    assert (report.is_over, report.lost) == (True, ())
 
 
 @pytest.mark.night

@@ -5,6 +5,7 @@ The real job, on a stand-in for a session: of windows as small as these, read wi
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from deduper.admin.verify.run import verify_store
 from deduper.cli.main import app
 from deduper.config.files import FilesSource
 from deduper.errors import UsageError, exit_code_of
+from deduper.replay.files import source_files
 from deduper.seeding.run import SeedReport, Statement, plan_seed, seed
 from deduper.seeding.source import KnownByOrder, SeededFiles, SeedInput
 from deduper.sources.files.batch import FileBatches
@@ -283,6 +285,33 @@ def test_a_file_that_is_not_finished_holds_the_seed(new_job: Callable[..., Job],
     kill("")
     report = seeded(job, given)
     assert (report.files, report.windows, sum(report.counts.values())) == (FILES, FILES - 2, 50 * (FILES - 2))
+
+
+def test_a_file_that_may_not_be_read_holds_the_seed(
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be older than those that are judged. A replay counts it among those that it leaves out."""
+    job = new_job(store={"url": "file:state", "shards": 2}, expiry=EXPIRY)
+    old = old_files(job, 13, files=2)
+    link = old / "link.json"
+    stat = os.stat
+
+    def denied(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if path == str(link):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return stat(path, *arguments, **more)
+
+    link.symlink_to(next(old.iterdir()))
+    monkeypatch.setattr(os, "stat", denied)
+    given = SeedInput("files", str(old))
+    for act in (lambda: plan_seed(job.config, given, None), lambda: seeded(job, given)):
+        with pytest.raises(UsageError, match=r"link\.json leads to a place that this user may not enter"):
+            act()
+    source = FilesSource.model_validate(
+        {"format": "files", "path": str(old), "file_format": "json", "schema": "k string"}
+    )
+    files, waiting = source_files(source)
+    assert (len(files), waiting) == (2, 1)
 
 
 def test_the_order_of_a_seed_is_that_of_finished_files(tmp_path: Path) -> None:
