@@ -63,6 +63,8 @@ from bucket_store.places.outages import not_waiting
 from bucket_store.places.place import NotDurableError, NotPlacedError, Place, UnansweredError
 
 DIRECTORY = "log"
+TURNS = "copying"
+"""The folder with the turns of copies into this place: FORMAT.md, "Moving state"."""
 DEFAULT_SNAPSHOT_EVERY = 1000
 _READERS, _READ_AHEAD = 16, 64
 """Reads at a time at a start, and records in memory that are not folded yet."""
@@ -110,7 +112,7 @@ class CommitLog:
         A creation cut short leaves a whole store, or none; then it can be repeated.
 
         Raises:
-            StoreError: there is a store, or another process made one at the same moment; or a copy without manifest.
+            StoreError: there is a store, or another process made one at the same moment; or a copy that is not whole.
             ValueError: as `new_manifest`.
         """
         log = cls(root, new_manifest(settings, snapshot_every=snapshot_every, created_us=wall_us))
@@ -119,16 +121,15 @@ class CommitLog:
         log._directory.make_directories()
         if log._numbers() not in ([], [0]):
             raise StoreError(f"{root}: a log exists without a manifest; restore the manifest")
+        if (root / TURNS).listed():
+            raise _cut_short(root)
         birth = LogRecord(0, 0, secrets.token_bytes(16), -1, -1, LogSnapshot(LogState(last_wall_us=wall_us)))
         try:
             log._path(0).create(encode_record(birth))
         except FileExistsError:
             # From a creation cut short or from a racer: a birth as good as ours, whose name may not be durable yet.
             if not is_birth(log._read(0)):
-                raise StoreError(
-                    f"{root}: the log has a copied state without its manifest; a restore is running or was cut short: "
-                    "repeat it, or remove the folder"
-                ) from None
+                raise _cut_short(root) from None
             log._directory.sync()
         place_manifest(root, log.manifest)
         log._catch_up()
@@ -398,12 +399,15 @@ class CommitLog:
         """
         newest = self._newest_number()
         while True:
-            first = max(self._state.next_number, self._snapshot_at(newest))
+            begun = self._state
+            first = max(begun.next_number, self._snapshot_at(newest))
             if first > newest:
-                return
-            state, fault, nonces = self._state, None, deque([self._nonce], maxlen=1)
+                if newest or self._epoch is not None or self._nonce_at(0) == self._nonce:
+                    return
+                begun, first = LogState(), 0  # a backup has made this copy anew: it has replaced the only record
+            state, fault, nonces = begun, None, deque([self._nonce], maxlen=1)
             try:
-                state = fold_all(self._state, self._read_all(range(first, newest + 1), nonces))
+                state = fold_all(begun, self._read_all(range(first, newest + 1), nonces))
             except FileNotFoundError as exc:
                 where = str(self._directory)
                 fault = CorruptionError("missing record", file=where, offset=0, expected="every number", found=str(exc))
@@ -531,3 +535,9 @@ class CommitLog:
             raise MaybeCommittedError(f"{where} is placed, but the log cannot be read: {exc}") from exc
         if self._epoch is not None:
             self._demand_ownership()
+
+
+def _cut_short(root: Place) -> StoreError:
+    return StoreError(
+        f"{root}: a restore or a backup into this place is running or was cut short: repeat it, or remove the folder"
+    )

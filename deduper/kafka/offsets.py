@@ -162,8 +162,8 @@ def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
 def new_offsets(end: Offsets, judged: Ends, held: Held) -> NewOffsets:
     """The offsets up to `end` that the store has not judged.
 
-    A partition that is not in `judged` was found after the window before, and begins at its earliest offset. A job
-    that may lose nothing stops when there are losses.
+    A partition that is not in `judged` was found after the window before, and begins at its earliest offset, whether it
+    has records for this window or not. A job that may lose nothing stops when there are losses.
     """
     ends, reported = after_losses(judged, held)
     losses = list(reported)
@@ -181,6 +181,10 @@ def new_offsets(end: Offsets, judged: Ends, held: Held) -> NewOffsets:
             ranges.append(OffsetRange(place, topic_id, begin, past))
         # A batch with nothing new moves no end back, and a loss is reported once.
         ends[place] = End(topic_id, max(begin, past))
+    for place in held.earliest.keys() - ends.keys():
+        # Later, a topic that is known in part would have the rest of its partitions for added ones.
+        if (topic_id := held.topic_ids.get(place.topic)) is not None:
+            ends[place] = End(topic_id, held.earliest[place])
     return NewOffsets(tuple(ranges), tuple(losses), ends)
 
 

@@ -77,7 +77,8 @@ def offsets(start: Start) -> Results:
     from deduper.kafka.cluster import ClusterOffsets
 
     try:
-        held = ClusterOffsets(source, answer_s=_ANSWER_S).written(judged)
+        cluster = ClusterOffsets(source, answer_s=_ANSWER_S)
+        held = cluster.written({*judged, *cluster.places()})
     except DeduperError:
         return
     _, losses = after_losses(judged, held)

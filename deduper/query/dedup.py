@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -76,8 +78,7 @@ logger = logging.getLogger(__name__)
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(deduper|bucket_store)\b")
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-_RUN_ID = "spark.jobGroup.id"
-"""Of a query's thread: the id of this run of the query, in which Spark asks for a batch once."""
+_JOB_GROUP = "spark.jobGroup.id"
 _MASTER = "spark.master"
 _STATE = "StateStore"
 """In the names of the RDDs of stateful operators."""
@@ -240,7 +241,7 @@ class Deduper:
         self._ports: Mapping[str, Port] | None = None
         self._open: _OpenStore | None = None
         self._finishes = False
-        self._last_call: tuple[str | None, str, int | None] | None = None
+        self._last_call: tuple[tuple[str, int], str, int | None] | None = None
         self._stop = threading.Event()
 
     @property
@@ -367,13 +368,16 @@ class Deduper:
     def _run(self, rows: DataFrame, query_id: str, batch_id: int | None, act: Callable[[_OpenStore], Any]) -> Any:
         """Act on the open store. After a failure it is given back: the next call recovers it, as after a crash."""
         session = rows.sparkSession
-        call = session.sparkContext.getLocalProperty(_RUN_ID), query_id, batch_id
-        if query_id and call[0] is not None and call == self._last_call:
+        run = _run_of_query(session)
+        call = None if run is None else (run, query_id, batch_id)
+        if query_id and call is not None and call == self._last_call:
             raise UsageError(
                 f"{self.name}: a second call for batch {batch_id} of query {query_id}: its rows were not judged, for a "
                 "batch is judged as a whole. Unite the DataFrames before the call, or use one Deduper for each"
             )
         if self._open is not None and not self._open.fits(session, rows):
+            if self._ports is _SPLIT and self._open.is_unnumbered:
+                self._open.finish()
             self.close()
         try:
             if self._open is None:
@@ -593,7 +597,10 @@ class _OpenStore:
         with self._stack, telling_takeover(self._log):
             if not self._is_held:
                 self._runner.wait_until_published()
-            self._runner.finish()
+            try:
+                self._runner.finish()
+            except (PySparkException, Py4JError) as exc:  # merges were tasks, and Spark has stopped
+                logger.warning("%s: small pieces of the store are merged later: %s", self._config.name, exc)
 
     def _answer(self, query_id: str, batch_id: int) -> Answer:
         state = self._log.state
@@ -680,6 +687,18 @@ def _describe(config: QueryConfig, place: Place) -> None:
     description = described(config)
     if not place.exists() or place.read() != description:
         place.replace(description)
+
+
+def _run_of_query(session: SparkSession) -> tuple[str, int] | None:
+    """Identifies the run of the query that this thread works for, in which Spark asks for a batch once.
+
+    Its job group is the run's id, until the query's function sets a group; its thread in the JVM is of this run alone.
+    """
+    group = session.sparkContext.getLocalProperty(_JOB_GROUP)
+    if group is None:
+        return None
+    jvm: Any = session.sparkContext._jvm
+    return group, int(jvm.java.lang.Thread.currentThread().getId())
 
 
 def _identity(session: SparkSession, batch_id: int | None) -> tuple[str, int | None]:

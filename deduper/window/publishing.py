@@ -102,9 +102,9 @@ class Publishing:
         """Run an action once the window of the last `begin` is published, on the thread of that; never if it fails.
 
         The action gets the seconds of a publication beside the judging, None for another one. Its error counts as the
-        publication's.
+        publication's. A held window is with its caller: the action is not put off until the next one comes.
         """
-        if self._beside is None:
+        if self._beside is None or self._is_held:
             action(None)
         else:
             self._beside.then(action)

@@ -35,6 +35,7 @@ from deduper.errors import IntegrityError, UsageError
 from deduper.kafka.offsets import ENDS
 from deduper.sinks import names, staging
 from deduper.sources.files.judged import FOLDER
+from deduper.window.completeness import SEED
 from deduper.window.leftovers import discard_temporary, store_folders
 from deduper.window.owner_alive import own_name, owning, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
@@ -198,9 +199,9 @@ def require_of_queries(log: CommitLog) -> None:
     """Refuse a `Deduper` the store of a job: its commits would forget how far the source was judged.
 
     Raises:
-        UsageError: the newest window is of files or topics.
+        UsageError: the newest window is of files or topics, and not of a seed.
     """
-    if {FOLDER, ENDS} & log.state.extra.keys():
+    if SEED not in log.state.extra and {FOLDER, ENDS} & log.state.extra.keys():
         raise UsageError(
             f"{log.root}: this store is a job's, and a Deduper has one of its own: give it another URL; `deduper seed` "
             "fills it from the outputs of the job"

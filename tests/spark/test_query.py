@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import deduper
 from bucket_store import failpoints
+from bucket_store.errors import StoreError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import RebaseRecord
 from bucket_store.log.sources_archive import SourcesReader
@@ -38,7 +40,7 @@ from deduper.config.query import QuerySource, column_of, described, query_config
 from deduper.errors import IntegrityError, NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import dedup as query_dedup
 from deduper.testing import Oracle, differences
-from deduper.window.completeness import SEED_OPEN
+from deduper.window.completeness import SEED, SEED_OPEN
 from deduper.window.owner_alive import last_end
 from deduper.window.policy import FINGERPRINT
 from deduper.window.recovery import require_of_job
@@ -467,6 +469,55 @@ def test_a_store_is_a_jobs_or_a_dedupers(own: SparkSession, tmp_path: Path) -> N
         log.place(RebaseRecord(replace(log.state, extra=extra, retired=()), 1))
         with pytest.raises(UsageError, match=message):
             a_deduper(tmp_path).split(keys(own, "b"))
+    log.refresh()
+    log.claim_epoch("test", 1)
+    log.place(RebaseRecord(replace(log.state, extra={"folder": "/in", SEED: {"files /old": {}}}, retired=()), 1))
+    with a_deduper(tmp_path) as dedup:
+        assert dedup.split(keys(own, "a", "b")).window.counts["unique"] == 1, "a seeded store is nobody's yet"
+
+
+def test_pieces_that_are_not_merged_are_no_error_of_a_close(
+    own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where Spark merges them, and has stopped. An error of the store is raised."""
+    failures: list[Exception] = [Py4JError("SparkContext was shut down"), StoreError("the log is damaged")]
+
+    def finish(_: WindowRunner) -> None:
+        raise failures.pop(0)
+
+    monkeypatch.setattr(WindowRunner, "finish", finish)
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+    write(keys(own, "a"), 0)
+    dedup.close()
+    assert "small pieces of the store are merged later: SparkContext was shut down" in caplog.text
+    write(keys(own, "b"), 1)
+    with pytest.raises(StoreError, match="damaged"):
+        dedup.close()
+
+
+def test_a_function_may_have_a_job_group(own: SparkSession, tmp_path: Path) -> None:
+    """A batch that it could not use comes again at each start, in the same process too."""
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "0.json").write_text('{"k": "a"}\n{"k": "a"}\n')
+    dedup = a_deduper(tmp_path)
+    seen: list[tuple[bool, list[str]]] = []
+
+    def use(batch: DataFrame, _: int) -> None:
+        batch.sparkSession.sparkContext.setJobGroup("mine", "my jobs")
+        ports = dedup.split(batch)
+        seen.append((ports.window.replayed, [row.k for row in ports.unique.collect()]))
+        if len(seen) < 3:
+            raise OSError("the target is away")
+
+    write = own.readStream.schema("k string").json(str(source)).writeStream.foreachBatch(use)
+    for _ in range(3):
+        query = write.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        with contextlib.suppress(StreamingQueryException):
+            query.awaitTermination()
+    dedup.close()
+    assert seen == [(False, ["a"]), (True, ["a"]), (True, ["a"])]
 
 
 def test_a_query_that_runs(own: SparkSession, tmp_path: Path) -> None:
@@ -628,6 +679,8 @@ def test_rows_that_are_no_stream(own: SparkSession, tmp_path: Path) -> None:
         second = dedup.split(keys(own, "b", "c"))
         assert [row.k for row in second.unique.collect()] == ["c"]
         assert second.expired.columns == ["k", "_dedup"]
+        wider = dedup.split(own.sql("SELECT 'c' k, 1 n UNION ALL SELECT 'x', 2"))
+        assert [(row.k, row.n) for row in wider.unique.collect()] == [("x", 2)]
     with a_deduper(tmp_path) as dedup:  # the block ended well, so its last rows were used
         assert dedup.split(keys(own, "c", "d")).window.counts["unique"] == 1
 

@@ -27,10 +27,11 @@ from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, StoreError, StoreMissingError
 from bucket_store.log.codec import decode_record, encode_record, record_name, record_number
 from bucket_store.log.commit_log import DIRECTORY as LOG
-from bucket_store.log.commit_log import is_birth
+from bucket_store.log.commit_log import TURNS, is_birth
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.manifest import FILE_NAME as MANIFEST
 from bucket_store.log.manifest import read_manifest
+from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.log.records import ArchiveRef, JudgedRef, LogRecord, LogSnapshot, LogState, SourcesRef
 from bucket_store.log.sources_archive import path_of, refs_of
 from bucket_store.log.sources_file import read_named, unnamed_files
@@ -50,7 +51,6 @@ from deduper.window.owner_alive import own_name, owner_lives
 logger = logging.getLogger(__name__)
 
 OnPiece = Callable[[int, int], None]
-TURNS = "copying"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,7 @@ class StoreCopy:
                     continue
 
     def _copy(self, state: LogState, on_piece: OnPiece) -> CopyReport:
+        published = self._published(state)
         there = self._there()
         refs = _live(state)
         copied: dict[PieceRef, PieceRef] = {}
@@ -177,8 +178,14 @@ class StoreCopy:
         pieces = {shard: tuple(copied[ref] for ref in refs) for shard, refs in state.pieces.items()}
         whole = replace(with_pieces(state, pieces), windows=state.windows)
         base = replace(whole, next_number=0, retired=(), purged_through=-1)
-        self._delete_strays(base, self._put_in_place(base))
+        self._delete_strays(base, self._put_in_place(base, published))
         return replace(self._report(state, already), before=before, after=after)
+
+    def _published(self, state: LogState) -> int:
+        """The greatest window of the state whose ports are out. The mark that says so is no part of the copy."""
+        mark = read_published(self._source.log.root / PUBLISHED_NAME)
+        is_own = mark is not None and mark.store_id == self._source.log.manifest.store_id
+        return max(state.published_through, min(mark.window, state.next_window - 1) if mark and is_own else -1)
 
     def _delete_strays(self, base: LogState, record: bytes) -> None:
         """Step e. What others add from now on is not in the lists."""
@@ -225,10 +232,10 @@ class StoreCopy:
             target.remove()
         target.create(data)
 
-    def _put_in_place(self, base: LogState) -> bytes:
+    def _put_in_place(self, base: LogState, published: int) -> bytes:
         """Step d; gives the record."""
         nonce = secrets.token_bytes(16)
-        record = encode_record(LogRecord(0, base.epoch, nonce, base.published_through, -1, LogSnapshot(base)))
+        record = encode_record(LogRecord(0, base.epoch, nonce, published, -1, LogSnapshot(base)))
         if self._found.record is None:
             self._demand_own(self._found, may_exist=self._may_exist)
             self._first.parent.make_directories()

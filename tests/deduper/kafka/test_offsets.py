@@ -66,6 +66,14 @@ def test_a_new_partition_begins_at_its_earliest_offset() -> None:
     assert found.ranges == (OffsetRange(P0, "id-1", 0, 5), OffsetRange(P1, "id-1", 2, 9))
 
 
+def test_a_topic_is_known_as_a_whole_from_its_first_window_on() -> None:
+    """A partition without records for it was there: it is not added later, with its deleted offsets lost."""
+    there = held({P0: 0, P1: 5})
+    found = new_offsets({P0: 5}, {}, there)
+    assert found.ends == {P0: End("id-1", 5), P1: End("id-1", 5)}
+    assert new_offsets({P0: 5, P1: 5}, found.ends, there).losses == ()
+
+
 @pytest.mark.parametrize(
     ("earliest", "new", "lost"), [(4, (4, 9), None), (6, (6, 9), (4, 6)), (9, None, (4, 9)), (12, None, (4, 12))]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -87,6 +88,25 @@ def test_a_topic_that_ends_before_the_judged_offset(
         "what it had acknowledged; "
     )
     assert found(config, waits=True) == []
+
+
+def test_an_added_partition_that_has_lost_its_first_records(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a start sees it: the job has not judged the partition yet, and its offsets begin at 0."""
+    added = TopicPartition("t", 1)
+    for name, offset in (("earliest_offsets", 50), ("latest_offsets", 60)):
+        real = getattr(ClusterOffsets, name)
+
+        def of_added(
+            self: ClusterOffsets, places: set[TopicPartition], *, real: Any = real, offset: int = offset, **more: Any
+        ) -> dict[TopicPartition, int]:
+            return {**real(self, places - {added}, **more), **dict.fromkeys(places & {added}, offset)}
+
+        monkeypatch.setattr(ClusterOffsets, name, of_added)
+    monkeypatch.setattr(ClusterOffsets, "places", lambda _: [FIRST, added])
+    (text,) = found(job(tmp_path, cluster.bootstrap, 3))
+    assert "t-1: 50 offsets, from 0 to 49: older than what the broker still keeps" in text
 
 
 def test_a_topic_that_was_recreated(cluster: MockCluster, tmp_path: Path) -> None:

@@ -248,6 +248,17 @@ def test_a_window_is_reported_when_it_is_published(job: Job) -> None:
     assert [set(profile.phases) for profile in read_profiles(job.log.root)] == [set(first), set(second)]
 
 
+def test_a_held_window_is_reported_before_it_is_published(job: Job) -> None:
+    """Its rows are with the caller, who may use them for as long as the next window does not come."""
+    job.runner.close()
+    job.runner = WindowRunner(job.config, job.log, job.pieces, job.judge, lambda: NOW_US, job.topics, is_held=True)
+    job.topics.gate.set()
+    job.run()
+    assert ([progress.window for progress in job.reported], job.topics.sent) == ([0], [])
+    job.runner.wait_until_published()
+    assert ([progress.window for progress in job.reported], job.topics.sent, job.mark) == ([0], [0], 0)
+
+
 def test_a_report_that_fails_ends_the_job(job: Job) -> None:
     """Whatever thread it is made on: a window that nobody heard of is not passed over."""
 

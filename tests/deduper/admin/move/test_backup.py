@@ -14,6 +14,7 @@ import pytest
 from bucket_store.errors import CorruptionError, StoreError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published
 from bucket_store.log.records import CompactionRecord, DeletionRecord, LogState
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.reader import decode_named
@@ -215,6 +216,43 @@ def after_the_look(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None], 
     monkeypatch.setattr(StoreCopy, "_demand_own", patched)
 
 
+@pytest.mark.parametrize("acts", ["verify", "restore"])
+def test_who_reads_a_copy_sees_that_it_was_renewed(tmp_path: Path, acts: str) -> None:
+    """Pieces of the copy that was opened are gone: that is no damage."""
+    store, url = with_strays(tmp_path)
+    begun = open_copy(url)
+    again = restore(begun, store_url(f"file:{tmp_path}/new"))
+    gone = begun.log.state.pieces[0][:2]
+    assert backup(store, url).run().is_executed
+    if acts == "verify":
+        assert not verify_store(begun).findings
+    else:
+        assert again.run().is_executed
+        assert entries(open_copy(f"file:{tmp_path}/new")) == entries(store)
+    assert not set(gone) & set(begun.log.state.pieces[0])
+
+
+@pytest.mark.parametrize("mark", [None, "of the store", "of another", "ahead"])
+def test_a_copy_knows_what_is_published(tmp_path: Path, mark: str | None) -> None:
+    """Else a restored store of a query's functions would look for rows that they have used."""
+    config = made(tmp_path, "file")
+    store = open_store(str(config))
+    newest = store.log.state.next_window - 1
+    store.log.claim_epoch("job:1", NOW_US)
+    if mark is not None:
+        store_id = "0" * 32 if mark == "of another" else store.log.manifest.store_id
+        window = newest + 5 if mark == "ahead" else newest
+        prepare_published(store.log.root / PUBLISHED_NAME, Published(store_id, window, 1)).put()
+    url = store_url(f"file:{tmp_path}/copy")
+    backup(store, url).run()
+    restore(open_copy(url), store_url(f"file:{tmp_path}/new")).run()
+    state = open_copy(f"file:{tmp_path}/new").log.state
+    is_known = mark in ("of the store", "ahead")
+    assert state.published_through == (newest if is_known else store.log.state.published_through)
+    assert store.log.state.published_through < newest
+    assert state.outputs == ({} if is_known else store.log.state.outputs)
+
+
 def test_a_job_that_begins_on_a_copy_ends_its_renewal(tmp_path: Path) -> None:
     """The job's record and pieces stay; nothing of the new copy counts."""
     store, url = with_strays(tmp_path)
@@ -261,12 +299,12 @@ def test_of_two_backups_into_one_place_the_later_one_counts(tmp_path: Path, monk
     config = str(tmp_path / "clicks.yaml")
     put = StoreCopy._put_in_place
 
-    def suspended(copy: StoreCopy, base: LogState) -> bytes:
+    def suspended(copy: StoreCopy, base: LogState, published: int) -> bytes:
         monkeypatch.setattr(StoreCopy, "_put_in_place", put)
         gone = store.log.state.pieces[1][:1]
         store.log.place(DeletionRecord(gone, NOW_US, gone[0].last_window))
         assert backup(open_store(config), url).run().is_executed
-        return put(copy, base)
+        return put(copy, base, published)
 
     monkeypatch.setattr(StoreCopy, "_put_in_place", suspended)
     with pytest.raises(UsageError, match="another backup"):
@@ -300,13 +338,15 @@ def test_a_place_where_a_heart_beats_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_restore_never_replaces_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_seen: bool) -> None:
-    """A start has made a store there meanwhile: it goes on."""
+    """A start that had looked for one before the restore began has made a store there: it goes on."""
     store, url = with_strays(tmp_path)
     target = tmp_path / "new"
     copy = restore(open_copy(url), store_url(f"file:{target}"))
 
     def start() -> None:
-        CommitLog.create(local_place(target), {"made": "by a start"}, wall_us=NOW_US)
+        with monkeypatch.context() as earlier:
+            earlier.setattr("bucket_store.log.commit_log.TURNS", "none-yet")
+            CommitLog.create(local_place(target), {"made": "by a start"}, wall_us=NOW_US)
 
     if is_seen:
         with armed("copy.proven", 1, start), pytest.raises(UsageError, match="move it away"):
@@ -320,14 +360,15 @@ def test_a_restore_never_replaces_a_record(tmp_path: Path, monkeypatch: pytest.M
     assert store.log.manifest.store_id != log.manifest.store_id
 
 
-def test_a_start_gives_no_new_salt_to_a_restored_state(tmp_path: Path) -> None:
-    """The restore died between record and manifest; repeated, it ends."""
+@pytest.mark.parametrize("point", ["copy.piece", "copy.proven", "copy.recorded"])
+def test_a_start_makes_no_new_store_where_a_restore_was_cut_short(tmp_path: Path, point: str) -> None:
+    """It would know no key. Repeated, the restore ends."""
     store, url = with_strays(tmp_path)
     target = store_url(f"file:{tmp_path}/new")
-    with armed("copy.recorded", 1, _die), contextlib.suppress(DriverKilled):
+    with armed(point, 1, _die), contextlib.suppress(DriverKilled):
         restore(open_copy(url), target).run()
-    with pytest.raises(StoreError, match="without its manifest"):
-        CommitLog.create(local_place(tmp_path / "new"), {}, wall_us=NOW_US)
+    with pytest.raises(StoreError, match="was cut short: repeat it"):
+        recovery.opened_log(local_place(tmp_path / "new"), {}, NOW_US)
     restore(open_copy(url), target).run()
     assert open_copy(target).log.manifest == store.log.manifest
 
