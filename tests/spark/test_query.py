@@ -38,7 +38,7 @@ from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.query import QuerySource, column_of, described, query_config, query_of
 from deduper.errors import IntegrityError, NewCheckpointError, OwnerAliveError, UnfinishedWindowError
-from deduper.query import dedup as query_dedup
+from deduper.query import store as query_store
 from deduper.testing import Oracle, differences
 from deduper.window.completeness import SEED, SEED_OPEN
 from deduper.window.owner_alive import last_end
@@ -133,7 +133,7 @@ def test_verdicts_are_the_oracles(
     stream = random_stream(mode, seed)
     windows = [window for window in stream.windows if window.partitions][:12]
     now = [windows[0].now_us]
-    monkeypatch.setattr(query_dedup, "wall_clock_us", lambda: now[0])
+    monkeypatch.setattr(query_store, "wall_clock_us", lambda: now[0])
     taken = Taken()
     section = expiry_section(stream)
     dedup = Deduper(
@@ -430,7 +430,7 @@ def test_an_error_of_the_last_publication_is_raised(
     def finish(runner: WindowRunner) -> None:
         finished.append(runner)
 
-    monkeypatch.setattr(query_dedup, "open_topics", opened)
+    monkeypatch.setattr(query_store, "open_topics", opened)
     monkeypatch.setattr(WindowRunner, "finish", finish)
     dedup = a_deduper(tmp_path)
     sink = deduper.TopicSink("unique", "localhost:1")
