@@ -360,9 +360,30 @@ UNIT = DEPLOY / "deduper@.service"
 NEEDS_A_PERSON = {ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.FENCED}
 
 
+def of_unit() -> dict[str, str]:
+    """The settings of the unit."""
+    return dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if re.match(r"\w+=", line))
+
+
+def test_what_is_made_ahead_of_a_start_lies_where_the_unit_looks() -> None:
+    """Commands of the page that run as the job's user name the unit's cache, and its folders are the user's."""
+    unit, page = of_unit(), (ROOT / "docs/how-to/systemd.md").read_text(encoding="utf-8")
+    cache = dict(word.split("=", 1) for word in unit["Environment"].split())["XDG_CACHE_HOME"]
+    commands = re.findall(r"^ *runuser -u (\S+) -- (.*)$", page, re.MULTILINE)
+    program = Path(unit["ExecStart"].split()[0]).parent
+    assert len(commands) == 3
+    for user, command in commands:
+        assert user == unit["User"]
+        assert re.match(rf"env XDG_CACHE_HOME={cache} {program}/\w+ ", command), command
+    (made,) = re.findall(r"^ *install -d -o deduper -g deduper (.*)$", page, re.MULTILINE)
+    folders = [f"/var/lib/{unit['StateDirectory']}", f"/var/cache/{unit['CacheDirectory']}"]
+    assert made.split() == [folder.replace("%i", "clicks") for folder in folders]
+    assert (unit["WorkingDirectory"], cache) == tuple(folders)
+
+
 def test_systemd_restarts_what_a_restart_may_mend() -> None:
     """Not after the exit codes that need a person; the job gets SIGTERM and the time to finish a window."""
-    unit = dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if re.match(r"\w+=", line))
+    unit = of_unit()
     assert {int(code) for code in unit["RestartPreventExitStatus"].split()} == NEEDS_A_PERSON
     assert (unit["Restart"], unit["KillMode"]) == ("on-failure", "mixed")
     assert int(unit["TimeoutStopSec"]) >= 120
