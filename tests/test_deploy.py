@@ -29,6 +29,7 @@ from ruamel.yaml import YAML
 import deduper
 from deduper.config.load import load_config
 from deduper.errors import ExitCode
+from deduper.spark.installed import heap_bytes
 from deduper.spark_promises import JVM_PROPERTIES
 from tests.services.draw_dashboard import filled
 from tests.services.jars import BROKER_JARS, KAFKA_VERSION
@@ -430,7 +431,9 @@ def test_kubernetes_runs_one_pod_with_room(tmp_path: Path) -> None:
     (container,) = pod["containers"]
     (shared,) = [one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one]
     assert config.store.memory < int(shared.removesuffix("Gi")) * 2**30
-    assert int(container["resources"]["limits"]["memory"].removesuffix("Gi")) >= int(shared.removesuffix("Gi")) + 3
+    limit = int(container["resources"]["limits"]["memory"].removesuffix("Gi"))
+    assert heap_bytes(config.spark) + config.store.memory <= limit * 2**30, "a start would warn"
+    assert limit >= int(shared.removesuffix("Gi")) + 3
     assert spec["replicas"] == 1
     assert config.metrics is not None
     assert container["ports"] == [{"name": "metrics", "containerPort": config.metrics.port}]
@@ -470,6 +473,8 @@ def test_executors_on_kubernetes_reach_their_driver_and_have_room(tmp_path: Path
     shared = str(config.spark["spark.kubernetes.executor.volumes.emptyDir.shm.options.sizeLimit"])
     overhead = str(config.spark["spark.executor.memoryOverhead"])
     assert config.store.memory < int(shared.removesuffix("Gi")) * 2**30 < gigabytes(overhead) * 2**30
+    limit = int(pod["containers"][0]["resources"]["limits"]["memory"].removesuffix("Gi"))
+    assert heap_bytes(config.spark) + 2**30 <= limit * 2**30, "the driver's Java and Python"
     assert not config.store.url.startswith(("rocksdb:", "file:"))
     assert config.store.shards % (3 * int(str(config.spark["spark.executor.cores"]))) == 0
 
