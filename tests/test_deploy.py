@@ -382,6 +382,14 @@ def test_what_is_made_ahead_of_a_start_lies_where_the_unit_looks() -> None:
     assert (unit["WorkingDirectory"], cache) == tuple(folders)
 
 
+def test_compiled_code_is_made_by_one_program() -> None:
+    """It has the kernels of all jobs, which no import compiles: in the image, in an archive, on a host."""
+    for name in ("deploy/Dockerfile", "scripts/archive.sh", "docs/how-to/systemd.md", "docs/how-to/cluster.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "-m deduper.service.kernels" in text, name
+        assert not re.search(r"import\W+deduper\.", text), name
+
+
 def test_systemd_restarts_what_a_restart_may_mend() -> None:
     """Not after the exit codes that need a person; the job gets SIGTERM and the time to finish a window."""
     unit = of_unit()
