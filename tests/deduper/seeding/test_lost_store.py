@@ -9,6 +9,7 @@ import io
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,20 @@ def test_files_that_are_no_outputs_are_refused(new_job: Callable[..., Job]) -> N
     job.add_file(['{"k": "a"}'])
     with pytest.raises(UsageError, match="not all files are a port's"):
         plan_seed(job.config, SeedInput("files", str(job.directory / "in"), is_of_outputs=True), None)
+
+
+@pytest.mark.parametrize("is_of_outputs", [False, True])
+def test_a_place_is_seeded_as_outputs_or_as_records(is_of_outputs: bool, new_job: Callable[..., Job]) -> None:
+    """Once: a second time its keys that have expired since would be back. Topics are told apart by the same rule."""
+    job = new_job(store={"url": "file:state", "shards": 2}, source={"file_format": "parquet"})
+    job.add_table(pa.table({"k": ["a"], "t": [1]}))
+    job.run()
+    rebuilt = lost(job)
+    given = replace(outputs(job), is_of_outputs=is_of_outputs)
+    seeded(rebuilt, given)
+    with pytest.raises(UsageError, match="it was seeded with" + "out" * (not is_of_outputs) + " --outputs"):
+        plan_seed(rebuilt.config, replace(given, is_of_outputs=not is_of_outputs), None)
+    assert plan_seed(rebuilt.config, given, None).files == 1
 
 
 def test_the_latest_copy_of_a_key_counts(new_job: Callable[..., Job]) -> None:
