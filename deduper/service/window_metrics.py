@@ -64,9 +64,9 @@ class HealthFacts:
 
     `running_s`: of the oldest window that is not published, 0 between windows; `is_committed`: that one is committed.
     `commit_s`: since the last commit of this store. `brokers_s`: since the brokers last reported the source's ends, or
-    since the start; None for a source of files. `away_s`: since its files cannot be listed; None while they can.
-    `waiting`: records (of topics) or files that no window has. `free_bytes`: of the file systems with the store and the
-    ports.
+    since they are asked; None before, and for a source of files. `away_s`: since its files cannot be listed; None while
+    they can. `waiting`: records (of topics) or files that no window has. `free_bytes`: of the file systems with the
+    store and the ports.
     """
 
     up_s: float
@@ -178,9 +178,17 @@ class WindowMetrics(Collector):
     @never_stops_the_job
     def opened(self, log: CommitLog) -> None:
         """The store is owned and recovered: all that it has committed is published."""
+        self._owned(log, log.state.next_window - 1)
+
+    def _owned(self, log: CommitLog, published: int) -> None:
+        """A store whose windows through `published` are; later ones run from here on."""
         committed = log.last_commits(1)
-        committed_s = committed[-1].wall_us / 1e6 if committed else None
-        self._set(log=log, published=log.state.next_window - 1, committed_s=committed_s)
+        self._set(
+            log=log,
+            published=published,
+            committed_s=committed[-1].wall_us / 1e6 if committed else None,
+            begun_s=(self._seconds(),) if published < log.state.next_window - 1 else (),
+        )
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -279,8 +287,10 @@ class WindowMetrics(Collector):
         yield GaugeMetricFamily(
             "deduper_start_timestamp_seconds", "When the process started, as Unix time", self._started_s
         )
-        text = "Warnings and errors that were logged since the start, by the module that logged them"
-        yield counters("deduper_log_messages", text, ("level", "logger"), self.log_counts.counts)
+        text = "Warnings and errors that were logged since the start"
+        yield counters(
+            "deduper_log_messages", text, ("level",), {(level,): n for level, n in self.log_counts.counts.items()}
+        )
         room = memory_room()
         text = "Memory that is available, in the container or on the machine"
         yield GaugeMetricFamily("deduper_memory_available_bytes", text, room["available"])
@@ -355,14 +365,14 @@ class WindowMetrics(Collector):
             running_s=self._running_s,
             is_committed=windows.published is not None and committed > windows.published,
             commit_s=None if windows.committed_s is None else self._wall_clock_us() / 1e6 - windows.committed_s,
-            brokers_s=self._brokers_s(up_s),
+            brokers_s=self._brokers_s(),
             waiting=self._waiting(),
             away_s=self._away_s(),
             free_bytes={place: room.free for place, room in disk_room(self._ports).items()},
         )
         return list(complaints(facts, self._trigger_us))
 
-    def _brokers_s(self, up_s: float) -> float | None:
+    def _brokers_s(self) -> float | None:
         """See `HealthFacts`."""
 
     def _away_s(self) -> float | None:
