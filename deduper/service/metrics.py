@@ -283,9 +283,7 @@ class JobMetrics(WindowMetrics):
             text = "Files that were listed and are not judged yet"
             yield GaugeMetricFamily("deduper_source_pending_files", text, newest.files["pending"])
             text = "Age of the oldest of them, by its modification time; no older than the listing that did not have it"
-            since_s = newest.files_since_s
-            age_s = 0 if since_s is None else max(0, self._wall_clock_us() / 1e6 - since_s)
-            yield GaugeMetricFamily("deduper_source_pending_seconds", text, age_s)
+            yield GaugeMetricFamily("deduper_source_pending_seconds", text, self._file_waits_s(newest))
             text = "Files that were changed after they were judged; they are not read again"
             yield GaugeMetricFamily("deduper_source_changed_files", text, newest.files["changed"])
         ends = self._judged()
@@ -306,11 +304,8 @@ class JobMetrics(WindowMetrics):
         yield lag
         text = "Age of the oldest record that no committed window has, by when the brokers first reported it"
         ages = GaugeMetricFamily("deduper_source_lag_seconds", text, labels=places)
-        now_s = self._wall_clock_us() / 1e6
-        for place, end in ends.items():
-            if place in newest.latest:
-                since_s = self._end_times.waiting_since_s(place, end)
-                ages.add_metric((place.topic, str(place.partition)), 0 if since_s is None else max(0, now_s - since_s))
+        for place, age_s in self._record_waits_s().items():
+            ages.add_metric((place.topic, str(place.partition)), age_s)
         yield ages
         text = "When the brokers reported the ends of the source, as Unix time"
         yield GaugeMetricFamily("deduper_source_lag_timestamp_seconds", text, newest.latest_s)
@@ -334,10 +329,22 @@ class JobMetrics(WindowMetrics):
         since = self._newest.away_since
         return None if since is None else self._seconds() - since
 
-    def _waiting(self) -> int:
-        newest = self._newest
-        lag = (newest.latest[place] - end for place, end in self._judged().items() if place in newest.latest)
-        return max(0, *lag, newest.files.get("pending", 0))
+    def _waits_s(self) -> float:
+        return max(self._file_waits_s(self._newest), *self._record_waits_s().values(), 0)
+
+    def _file_waits_s(self, newest: _Newest) -> float:
+        since_s = newest.files_since_s
+        return 0 if since_s is None else max(0, self._wall_clock_us() / 1e6 - since_s)
+
+    def _record_waits_s(self) -> dict[TopicPartition, float]:
+        """By partition whose end is known; 0 where nothing waits."""
+        now_s, latest = self._wall_clock_us() / 1e6, self._newest.latest
+        since_s = {
+            place: self._end_times.waiting_since_s(place, end)
+            for place, end in self._judged().items()
+            if place in latest
+        }
+        return {place: 0 if at_s is None else max(0, now_s - at_s) for place, at_s in since_s.items()}
 
 
 def _spans(name: str, text: str, spans: SpanCounts) -> Metric:

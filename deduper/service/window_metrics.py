@@ -65,8 +65,8 @@ class HealthFacts:
     `running_s`: of the oldest window that is not published, 0 between windows; `is_committed`: that one is committed.
     `commit_s`: since the last commit of this store. `brokers_s`: since the brokers last reported the source's ends, or
     since they are asked; None before, and for a source of files. `away_s`: since its files cannot be listed; None while
-    they can. `waiting`: records (of topics) or files that no window has. `free_bytes`: of the file systems with the
-    store and the ports.
+    they can. `waits_s`: the age of the oldest record or file that no window has, 0 without one. `free_bytes`: of the
+    file systems with the store and the ports.
     """
 
     up_s: float
@@ -74,7 +74,7 @@ class HealthFacts:
     is_committed: bool
     commit_s: float | None
     brokers_s: float | None
-    waiting: int
+    waits_s: float
     away_s: float | None = None
     free_bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ def complaints(facts: HealthFacts, trigger_us: int = 0) -> Iterator[str]:
         yield f"brokers away: they have not reported the source's ends for {facts.brokers_s:.0f} s"
     if facts.away_s is not None and facts.away_s > _SOURCE_S:
         yield f"source away: its files cannot be listed for {facts.away_s:.0f} s"
-    if facts.waiting and not facts.running_s:
+    if facts.waits_s > progress_s and not facts.running_s:
         if facts.commit_s is None and facts.up_s > progress_s:
             yield f"no window was ever committed, {facts.up_s:.0f} s after the start, and input waits"
         elif facts.commit_s is not None and min(facts.commit_s, facts.up_s) > progress_s:
@@ -366,7 +366,7 @@ class WindowMetrics(Collector):
             is_committed=windows.published is not None and committed > windows.published,
             commit_s=None if windows.committed_s is None else self._wall_clock_us() / 1e6 - windows.committed_s,
             brokers_s=self._brokers_s(),
-            waiting=self._waiting(),
+            waits_s=self._waits_s(),
             away_s=self._away_s(),
             free_bytes={place: room.free for place, room in disk_room(self._ports).items()},
         )
@@ -378,7 +378,7 @@ class WindowMetrics(Collector):
     def _away_s(self) -> float | None:
         """See `HealthFacts`."""
 
-    def _waiting(self) -> int:
+    def _waits_s(self) -> float:
         """See `HealthFacts`."""
         return 0
 

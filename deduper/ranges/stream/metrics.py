@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -78,5 +79,6 @@ class StreamMetrics(WindowMetrics):
             return None
         return self._seconds() - self._looked_s
 
-    def _waiting(self) -> int:
-        return 0 if self._runner is None else sum(one.waiting for one in self._runner.inputs.values())
+    def _waits_s(self) -> float:
+        # For how long is not known.
+        return math.inf if self._runner is not None and any(one.waiting for one in self._runner.inputs.values()) else 0
