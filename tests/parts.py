@@ -22,6 +22,7 @@ COUNT = 6
 OTHERS = 1
 FOLDERS: dict[str, int] = {
     "tests/spark/": 2,
+    "tests/spark/test_query": 3,
     "tests/spark/test_parquet_differential": 4,
     "tests/services/": 3,
     "tests/services/test_hdfs_": 4,

@@ -17,6 +17,7 @@ import msgspec
 
 from bucket_store.errors import CorruptionError, StoreError, StoreMissingError
 from bucket_store.framing import BODY_OFFSET, frame, unframe
+from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
 
 MAGIC = b"BSMANIF\n"
@@ -104,7 +105,7 @@ def place_manifest(root: Place, manifest: Manifest) -> None:
         StoreError: there is one already.
     """
     try:
-        (root / FILE_NAME).create(encode_manifest(manifest))
+        create_own(root / FILE_NAME, encode_manifest(manifest))  # with a random id
     except FileExistsError as exc:
         raise StoreError(f"{root} is a store already") from exc
 

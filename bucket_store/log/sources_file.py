@@ -30,6 +30,7 @@ from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.log.records import LogState, SourcesRef
+from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
 
 MAGIC = b"BSSOURCE"
@@ -146,7 +147,7 @@ def write_sources(
     # An existing directory was made durable by this owner's start, so a window need not sync it again.
     if not path.parent.exists():
         path.parent.make_directories()
-    path.create(data)
+    create_own(path, data)
     return sources_ref(path.name, partitions, data, is_kept=is_kept)
 
 

@@ -198,7 +198,7 @@ class Deduper:
         self._ports: Mapping[str, Port] | None = None
         self._open: QueryStore | None = None
         self._finishes = False
-        self._last_call: tuple[tuple[str, int], str, int | None] | None = None
+        self._last_call: tuple[int, str, int | None] | None = None
         self._stop = threading.Event()
 
     @property
@@ -234,8 +234,8 @@ class Deduper:
 
         Inside `foreachBatch` the batch is Spark's. Its window counts as finished when the next batch of the query
         comes; until then the next start gets the same rows again for the same batch, with `window.replayed`. Elsewhere
-        it is finished by the next call, by `finish`, or, without a `batch_id`, by the end of the `with` block; a
-        `batch_id` makes a call repeatable there too.
+        it is finished by the next call of the same process, by `finish`, or, without a `batch_id`, by the end of the
+        `with` block; a `batch_id` makes a call repeatable there too, until then.
 
         Raises:
             UsageError: the DataFrame is a stream, or lacks a column; or a query calls twice for one batch.
@@ -333,7 +333,7 @@ class Deduper:
                 "batch is judged as a whole. Unite the DataFrames before the call, or use one Deduper for each"
             )
         if self._open is not None and not self._open.fits(session, rows):
-            if self._ports is _SPLIT and self._open.is_unnumbered:
+            if self._ports is _SPLIT and self._open.ends_with_next_call:
                 self._open.finish()
             self.close()
         try:
@@ -404,16 +404,16 @@ def _handed(rows: DataFrame, window: Window) -> None:
 _SPLIT: Mapping[str, PortFunction] = dict.fromkeys(PORTS, _handed)
 
 
-def _run_of_query(session: SparkSession) -> tuple[str, int] | None:
+def _run_of_query(session: SparkSession) -> int | None:
     """Identifies the run of the query that this thread works for, in which Spark asks for a batch once.
 
-    Its job group is the run's id, until the query's function sets a group; its thread in the JVM is of this run alone.
+    It is the run's own thread in the JVM. Spark names the run as the thread's job group, but a query's function may set
+    another one.
     """
-    group = session.sparkContext.getLocalProperty(_JOB_GROUP)
-    if group is None:
+    if session.sparkContext.getLocalProperty(_JOB_GROUP) is None:
         return None
     jvm: Any = session.sparkContext._jvm
-    return group, int(jvm.java.lang.Thread.currentThread().getId())
+    return int(jvm.java.lang.Thread.currentThread().getId())
 
 
 def _identity(session: SparkSession, batch_id: int | None) -> tuple[str, int | None]:

@@ -77,6 +77,7 @@ class QueryStore:
         self._schema = rows.schema
         self._refuses_new = refuses_new
         self._is_held = functions is None
+        self._is_given = False
         self._stop = stop
         self._rows = StagedRows(session, config, rows.schema)
         with contextlib.ExitStack() as stack:
@@ -153,12 +154,18 @@ class QueryStore:
             return self._again(query_id, batch_id)
         self._finish_last(query_id, batch_id)
         self._make(query_id, batch_id, rows)
+        self._is_given = True
         return self._newest(is_replayed=False)
 
     @property
     def is_unnumbered(self) -> bool:
         """Whether the last window is of rows that are no batch."""
         return self._log.state.extra.get(BATCH, ("", 0))[1] is None
+
+    @property
+    def ends_with_next_call(self) -> bool:
+        """Whether this process has given the rows of the last window, and no query asks for them again."""
+        return self._is_given and not self._log.state.extra[BATCH][0]
 
     def finish(self) -> None:
         """The user of `split` is done with the rows of the last window."""
@@ -171,7 +178,7 @@ class QueryStore:
         """Before a next window: the last one is finished if this batch says so.
 
         Of a query, by a later batch: Spark calls for it when the function has ended well. Of other rows, by a later
-        call of this process.
+        call of the process that has given them.
         """
         pending = unpublished(self._log)
         if not pending:
@@ -180,8 +187,8 @@ class QueryStore:
         outputs = staged_outputs(self._config, self._log, pending[-1])
         if not outputs:
             is_finished = True
-        elif last_batch is None:
-            is_finished = self._calls.judging is not None
+        elif not last_query:
+            is_finished = self._is_given
         else:
             is_finished = batch_id is not None and query_id == last_query and batch_id > last_batch
         if not is_finished:
@@ -261,7 +268,9 @@ class QueryStore:
     def _again(self, query_id: str, batch_id: int) -> Ports:
         """The window of a batch that was judged: without rows if it is not the newest one, for then it is finished."""
         if self._log.state.extra[BATCH] == [query_id, batch_id]:
-            return self._newest(is_replayed=True)
+            given = self._newest(is_replayed=True)
+            self._is_given = True
+            return given
         for commit in reversed(self._log.last_commits(self._log.state.next_window)):
             if commit.extra.get(BATCH) == [query_id, batch_id]:
                 return self._ports(commit.window, commit.extra, (), is_replayed=True)

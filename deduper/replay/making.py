@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event, Thread
@@ -51,6 +51,15 @@ _NOTHING = "nothing is to be replayed: the source has no records in this range"
 def asked_for(config: Config, bounds: KeyRange) -> str:
     """What a replay was asked for: one that is under way is continued only as it was begun."""
     return json.dumps({"from": bounds.first, "to": bounds.end, "settings": settings_hash(config)})
+
+
+def require_same_replay(root: Place, begun: Mapping[str, Any], config: Config, bounds: KeyRange) -> None:
+    """The replay that was begun in a store, and may be over, is the one that is asked for. Raises UsageError."""
+    if begun["asked"] != asked_for(config, bounds):
+        raise UsageError(
+            f"{root}: a replay with another range or other rules was begun in this store ({begun['asked']}): repeat it "
+            "as it was, or name another --out"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +103,8 @@ class Making:
         state = self.log.state
         begun: dict[str, Any] | None = state.extra.get(REPLAY)
         if begun is not None:
-            plan = read_plan(self.home / begun["plan"] / PLAN)
-            if plan.asked != asked_for(self.config, self.bounds):
-                raise UsageError(
-                    f"{self.log.root}: a replay with another range or other rules was begun in this store "
-                    f"({plan.asked}): repeat it as it was, or name another --out"
-                )
-            return plan, begun["plan"], begun["done"]
+            require_same_replay(self.log.root, begun, self.config, self.bounds)
+            return read_plan(self.home / begun["plan"] / PLAN), begun["plan"], begun["done"]
         if state.next_window:
             raise UsageError(
                 f"{self.log.root}: this store has windows of a job: records of before them would be judged too late. "
@@ -114,7 +118,7 @@ class Making:
         (self.home / name).make_directories()
         (self.home / name / PLAN).create(plan.to_bytes())
         failpoints.hit("replay.planned")
-        named = {"plan": name, "done": 0, "of": len(plan.parts)}
+        named = {"plan": name, "done": 0, "of": len(plan.parts), "asked": plan.asked}
         extra = {**self.log.state.extra, REPLAY: named}
         self.log.place(RebaseRecord(replace(self.log.state, extra=extra, retired=()), self.log.state.last_wall_us))
         failpoints.hit("replay.begun")

@@ -24,9 +24,9 @@ from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.replay.estimate import Estimate, MeasuredRate, Sample, estimated, measured_rate, sample_of
 from deduper.replay.files import ReplayFiles, source_files
-from deduper.replay.inputs import InputReading, LostOffsets, ReplayInput, ReplayInputs, ReplayRange
+from deduper.replay.inputs import InputReading, LostOffsets, ReplayFile, ReplayInput, ReplayInputs, ReplayRange
 from deduper.replay.keys import KeyRange
-from deduper.replay.making import FOLDER, PLAN, Making, Twin, read_plan
+from deduper.replay.making import FOLDER, PLAN, Making, Twin, read_plan, require_same_replay
 from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
 from deduper.replay.source import ReplaySource
 from deduper.service.job import Opened, run
@@ -142,8 +142,12 @@ def _plan(
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
     own = replay_config(config, asked)
     state = _state(own)
-    if state.next_window and REPLAY not in state.extra and order == "time":
-        raise UsageError(f"{own.store.url}: this store has windows of a job; leave out --in-place")
+    begun = state.extra.get(REPLAY)
+    if begun is not None:
+        require_same_replay(own.store.place, begun, own, bounds)
+    elif state.next_window and order == "time":
+        remedy = "leave out --in-place" if asked.out is None else "name another --out"
+        raise UsageError(f"{own.store.url}: this store has windows that were judged in another order; {remedy}")
     planned = ReplayReport(
         order=order,
         store=own.store.url,
@@ -152,7 +156,7 @@ def _plan(
         windows=state.next_window,
         judged=dict(state.totals) if state.next_window else {},
         is_over=_is_over(state),
-        is_begun=REPLAY in state.extra,
+        is_begun=begun is not None,
         # A store elsewhere may be away, and its job may run on other machines.
         rate=measured_rate(one.store.place for one in (own, config) if one.store.is_local),
     )
@@ -321,7 +325,15 @@ class _Opening:
 
 def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | None) -> ReplayReport:
     """Remove the plan, write the page, and count what is in the source and was not judged."""
+    source = config.source
     begun = _state(config).extra.get(REPLAY)
+    planned: set[str] | None = set()
+    if begun is not None and isinstance(source, FilesSource):
+        # Files without a record of the range are in no window.
+        if plan_file(config).exists():
+            planned = {one.path for one in read_plan(plan_file(config)).inputs if isinstance(one, ReplayFile)}
+        elif asked.start is not None or asked.end is not None:
+            planned = None
     if begun is not None and twin is None:
         home = staging_home(config) / FOLDER
         (home / begun["plan"]).remove_tree()
@@ -329,7 +341,6 @@ def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | N
             home.remove_tree()
     if asked.out is not None:
         report = replace(report, report=_page(config, asked.out / _REPORT))
-    source = config.source
     if not isinstance(source, FilesSource):
         if report.order == "arrival":
             return report
@@ -337,8 +348,11 @@ def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | N
             lag = source_lag(store)
         return replace(report, offsets_since=None if lag is None else lag.total)
     files, _ = source_files(source)
+    if planned is None:  # an earlier run has said what came since
+        return replace(report, files=report.files or len(files))
     new = KnownFiles(source, CommitLog.open(config.store.place)).new([one.path for one in files])
-    return replace(report, files=report.files or len(files) - len(new), files_since=len(new))
+    since = len(set(new) - planned)
+    return replace(report, files=report.files or len(files) - since, files_since=since)
 
 
 def plan_file(config: Config) -> Place:

@@ -141,7 +141,11 @@ class ReplayBatch:
     def extra(self) -> dict[str, Any]:
         count = len(self.plan.parts)
         ends = {ENDS: json.loads(self.plan.ends)} if self.plan.ends and self.done == count else {}
-        return {**self.kept, **ends, REPLAY: {"plan": self.name, "done": self.done, "of": count}}
+        return {
+            **self.kept,
+            **ends,
+            REPLAY: {"plan": self.name, "done": self.done, "of": count, "asked": self.plan.asked},
+        }
 
 
 def _clocks(lasts: Sequence[Key | None]) -> list[Key | None]:

@@ -13,6 +13,7 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -367,10 +368,17 @@ def test_a_batch_is_judged_by_one_call(own: SparkSession, tmp_path: Path) -> Non
         as_query(own, "q")
         own.sparkContext.setLocalProperty(RUN, "run 1")
         write(keys(own, "a"), 0)
+        own.sparkContext.setLocalProperty(RUN, "a group of the function's")
         with pytest.raises(UsageError, match="a second call for batch 0 of query q: its rows were not judged"):
             write(keys(own, "b"), 0)
-        own.sparkContext.setLocalProperty(RUN, "run 2")
-        write(keys(own, "a"), 0)
+
+        def run_again() -> None:
+            as_query(own, "q")
+            own.sparkContext.setLocalProperty(RUN, "run 2")
+            write(keys(own, "a"), 0)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(run_again).result()
         assert [row["k"] for row in taken.rows("unique")] == ["a"]
     with a_deduper(tmp_path / "split") as dedup:
         own.sparkContext.setLocalProperty(BATCH, "0")
@@ -703,6 +711,9 @@ def test_rows_that_nobody_may_have_used_are_named(own: SparkSession, tmp_path: P
     assert again.window.counts["unique"] == 1
     assert [row.k for row in again.unique.collect()] == ["b"]
     assert not dedup.split(keys(own, "b"), batch_id=6).window.replayed
+    dedup.close()
+    with pytest.raises(UnfinishedWindowError, match=r"\(batch 6 of query without an id\) was judged, and nobody knows"):
+        dedup.split(keys(own, "e"), batch_id=7)  # it may be another program's, which knows nothing of these rows
     dedup.finish()
     dedup.split(keys(own, "e"))
     old = dedup.split(keys(own, "b"), batch_id=6)  # no rows of another window

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from bucket_store import failpoints
@@ -39,6 +39,7 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import StoredPiece
+from bucket_store.places.new_file import create_own
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin.move.key_sum import KeySum, sum_of_all
@@ -166,6 +167,7 @@ class StoreCopy:
                 failpoints.hit("copy.piece")
         finally:
             self._pieces.close_writers()
+        self._sync(copied[ref] for ref in already)
         on_piece(len(refs), len(refs))
         for source in refs_of(state):
             self._copy_file(source)
@@ -217,6 +219,7 @@ class StoreCopy:
         target = self._root / path_of(ref)
         try:
             read_named(target, ref.length, ref.checksum)
+            target.parent.sync()  # who has put it there may have died before
             return
         except CorruptionError:
             pass
@@ -230,7 +233,7 @@ class StoreCopy:
         if target.exists():
             self._demand_own(self._found, may_exist=self._may_exist)
             target.remove()
-        target.create(data)
+        create_own(target, data)
 
     def _put_in_place(self, base: LogState, published: int) -> bytes:
         """Step d; gives the record."""
@@ -281,6 +284,20 @@ class StoreCopy:
             except (StoreError, OSError):
                 continue
         return None
+
+    def _sync(self, kept: Iterable[PieceRef]) -> None:
+        """Of a copy that was cut short, what was read back may lie in memory alone; what the record names does not."""
+        record = self._found.record
+        durable: set[tuple[str, str]] = set()
+        if record is not None:
+            body = decode_record(record, number=0, file=str(self._first)).body
+            assert isinstance(body, LogSnapshot)
+            durable = {(ref.file, ref.name) for ref in _live(body.state)}
+        files = sorted({ref.file for ref in kept if (ref.file, ref.name) not in durable})
+        folders = {(self._root / file).parent for file in files}
+        above = (self._root / "pieces", self._root) if files else ()
+        for place in (*(self._root / file for file in files), *folders, *above):
+            place.sync()
 
     def _sum(self, ref: PieceRef) -> KeySum:
         return self._checked(ref, self._pieces.read(ref))

@@ -23,6 +23,7 @@ from bucket_store.pieces.compaction import merge
 from bucket_store.pieces.piece import BucketEntries, PieceRef
 from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import append_piece
+from bucket_store.places.new_file import create_own
 from deduper.admin.keys.stored import digests_of, find_key
 from deduper.admin.move.key_sum import KeySum, sum_of_all
 from deduper.admin.move.owning import OwnedStore, owning, with_pieces
@@ -132,7 +133,7 @@ def _forget(owned: OwnedStore, planned: ForgetReport) -> ForgetReport:
         "by": own_name(),
         "epoch": owned.epoch,
     }
-    audit.create(json.dumps(text, indent=2).encode() + b"\n")
+    create_own(audit, json.dumps(text, indent=2).encode() + b"\n")
     failpoints.hit("forget.audited")
     moved = {**state.pieces, planned.shard: tuple(pieces)}
     owned.rebase(with_pieces(store.log.state, moved), action="forget", digest=planned.digest, entries=gone.count)

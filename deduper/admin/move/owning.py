@@ -16,6 +16,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.errors import OwnerAliveError
 from deduper.units import format_time
 from deduper.window import owner_alive
+from deduper.window.completeness import OUTPUTS_THROUGH, outputs_through
 from deduper.window.owner_alive import own_name, owner_lives
 from deduper.window.present_clock import present_wall_us
 
@@ -34,6 +35,9 @@ class OwnedStore:
         Raises:
             FencedError, NotCommittedError, MaybeCommittedError: as `CommitLog.place`.
         """
+        through = outputs_through(state)
+        if through >= 0:  # of a seed whose own note may be dropped by this one
+            note = {OUTPUTS_THROUGH: through, **note}
         whole = {**note, "at": format_time(self.wall_us), "by": own_name(), "epoch": self.epoch}
         base = replace(state, retired=(), notes=(*state.notes, whole))
         self.store.log.place(RebaseRecord(base, self.wall_us))

@@ -18,6 +18,7 @@ from bucket_store.errors import StoreError
 from bucket_store.framing import frame, unframe
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
+from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
 from bucket_store.wire import decode, encode
 
@@ -59,7 +60,7 @@ class Progress:
         if not self.finished(last_epoch):
             self.remove()
         self._place.make_directories()
-        (self._place / f"epoch-{epoch:06d}").create(b"")
+        create_own(self._place / f"epoch-{epoch:06d}", b"")
 
     def part(self, number: int) -> MovedPart | None:
         """A finished part; None when it is to be done."""
@@ -73,7 +74,7 @@ class Progress:
         """A part is finished: its pieces are durable."""
         place = self._place / f"{number:06d}"
         place.remove()  # one that could not be read
-        place.create(frame(_MAGIC, _VERSION, encode(part)))
+        create_own(place, frame(_MAGIC, _VERSION, encode(part)))
 
     def remove(self) -> None:
         """Removes what every plan has left."""

@@ -40,6 +40,7 @@ from bucket_store.log.sources_file import FOLDED_DIRECTORY, read_named, sources_
 from bucket_store.log.state import fold
 from bucket_store.pieces.piece import PieceRef, piece_name
 from bucket_store.pieces.reader import decode_named
+from bucket_store.places.new_file import create_own
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin.move.key_sum import KeySum, sum_of_all
@@ -173,7 +174,7 @@ class _Rewinding:
 
     def _copy_sources(self, path: PurePosixPath, ref: SourcesRef | ArchiveRef | JudgedRef, name: str) -> str:
         data = read_named(self._store.root / path, ref.length, ref.checksum)
-        (self._store.root / path.parent / name).create(data)
+        create_own(self._store.root / path.parent / name, data)
         return name
 
     def _folded_name(self, through_window: int, kind: str) -> str:

@@ -25,6 +25,7 @@ from bucket_store.log.sources_archive import SourcesReader, archive_ref, encode_
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, INLINE_STATE_BYTES, SourcePartition, inline_bytes
 from bucket_store.log.state import first_origin
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
+from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.files import FilesSource
@@ -161,7 +162,7 @@ class _Fold(BackgroundTask):
     def _place(self, name: str, data: bytes) -> None:
         path = self._log.root / FOLDED_DIRECTORY / name
         self.placed.append(path)
-        path.create(data)
+        create_own(path, data)
 
     def act(self) -> None:
         log, state = self._log, self._state

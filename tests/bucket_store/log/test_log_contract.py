@@ -306,7 +306,7 @@ def test_sources_of_a_window_and_their_archive(root: Place) -> None:
     """Read as they were written; what no record names goes, once its epoch is over."""
     ref = write_sources(root, window=3, epoch=1, attempt=0, partitions=(FILE,))
     with pytest.raises(FileExistsError):
-        write_sources(root, window=3, epoch=1, attempt=0, partitions=(FILE,))
+        write_sources(root, window=3, epoch=1, attempt=0, partitions=(FILE, FILE))
     assert read_sources(root, 3, ref) == (FILE,)
     data = encode_archive({1: (FILE,), 2: ()})
     archive = archive_ref("000000000002-000001-0123abcd.archive", {1: (), 2: ()}, data)

@@ -21,6 +21,8 @@ from bucket_store.log import commit_log
 from bucket_store.log.codec import encode_record, record_name
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ClaimRecord, LogSnapshot, LogState
+from bucket_store.log.sources_archive import path_of
+from bucket_store.log.sources_file import SourcePartition, read_named, write_sources
 from bucket_store.places.local import LocalNames, local_place
 from bucket_store.places.outages import is_waiting, waiting
 from bucket_store.places.place import Entry, Place
@@ -468,3 +470,24 @@ def test_errors_of_the_disk_while_the_log_is_read_on_leave_it_open(tmp_path: Pat
     files.fault = meanwhile
     with pytest.raises(MaybeCommittedError):
         log.place(commit(0))
+
+
+def test_a_name_that_a_call_has_taken_without_an_answer_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store gives no answer, and refuses the repeated put for the name that the first one has taken."""
+    create = LocalNames.create
+
+    def unanswered(names: LocalNames, path: PurePosixPath, data: bytes, **more: Any) -> None:
+        create(names, path, data, **more)
+        raise FileExistsError(path)
+
+    monkeypatch.setattr(LocalNames, "create", unanswered)
+    root = local_place(tmp_path)
+    log = CommitLog.create(root, {}, wall_us=5)
+    assert log.manifest == CommitLog.open(root).manifest
+    first, other = (SourcePartition(f"{number}.parquet", 7, 0, 100, 10, bytes(16)) for number in range(2))
+    ref = write_sources(root, window=0, epoch=1, attempt=0, partitions=(first,))
+    assert read_named(root / path_of(ref), ref.length, ref.checksum)
+    with pytest.raises(FileExistsError):
+        write_sources(root, window=0, epoch=1, attempt=0, partitions=(other,))

@@ -16,7 +16,7 @@ from bucket_store.log.records import RebaseRecord
 from deduper.config.model import Config
 from deduper.errors import IntegrityError
 from deduper.replay.keys import KeyRange
-from deduper.replay.making import PLAN, Making, read_plan
+from deduper.replay.making import PLAN, Making, asked_for, read_plan
 from deduper.window.completeness import REPLAY
 from tests.deduper.published_store import WALL_US, PublishedStore
 
@@ -47,7 +47,7 @@ class _Process:
         (folder / PLAN).create(b"plan")
         (folder / "000000-aaaa.arrow").create(b"slice")
         if is_named:
-            extra = {REPLAY: {"plan": name, "done": 0, "of": 1}}
+            extra = {REPLAY: {"plan": name, "done": 0, "of": 1, "asked": asked_for(self.config, KeyRange())}}
             self.log.place(RebaseRecord(replace(self.log.state, extra=extra, retired=()), WALL_US))
         return name
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -452,7 +453,7 @@ def test_a_job_goes_on_where_its_replay_ends(new_job: Callable[..., Job], kill: 
     assert (summary.unique, summary.duplicate) == (1, 1)
     twin = next(row for row in job.rows("duplicate") if row["_dedup"]["source"] == str(new))
     assert twin["_dedup"]["first_seen"]["source"].endswith("/B-3.json")
-    with pytest.raises(UsageError, match="windows of a job"):
+    with pytest.raises(UsageError, match="judged in another order; leave out --in-place"):
         plan_replay(job.config, in_place)
 
 
@@ -506,8 +507,35 @@ def test_another_range_is_another_replay(new_job: Callable[..., Job], kill: Call
     with pytest.raises(Killed):
         replayed(job)
     kill("")
-    with pytest.raises(UsageError, match="another range"):
-        replayed(job, start="2024-01-07T00:00:00Z")
+    for _ in ("under way", "over"):
+        with pytest.raises(UsageError, match="another range or other rules"):
+            replayed(job, start="2024-01-07T00:00:00Z")
+        shorter = job.config.model_copy(
+            update={"expiry": job.config.expiry.model_copy(update={"period": 3_600_000_000})}
+        )
+        for act in (plan_replay, partial(replay, session=job.session)):
+            with pytest.raises(UsageError, match="another range or other rules"):
+                act(shorter, Asked(job.directory / "replayed"))
+        assert replayed(job).is_over
+        assert plan_replay(job.config, Asked(job.directory / "replayed")).is_over
+
+
+def test_files_of_other_times_have_not_come_since(new_job: Callable[..., Job]) -> None:
+    """They were there, and are not part of the replay; whoever asks again hears nothing else."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    for _ in range(2):
+        report = replayed(job, start="2024-01-07T00:00:00Z")
+        assert (report.is_over, report.files, report.files_since) == (True, 8, 0)
+
+
+def test_a_folder_of_another_order_is_refused(new_job: Callable[..., Job]) -> None:
+    """With what to write instead."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    assert replayed(job, order="arrival").is_over
+    with pytest.raises(UsageError, match="judged in another order; name another --out"):
+        replayed(job)
 
 
 def test_without_time_a_replay_is_in_source_order(new_job: Callable[..., Job]) -> None:

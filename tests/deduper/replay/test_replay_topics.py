@@ -266,7 +266,7 @@ def test_the_job_goes_on_where_the_replay_ends(
     given = topics.records[TopicPartition("in", partition)][offset]
     assert given is not None
     assert b"B-3-99" in (given[1] or b"")
-    with pytest.raises(UsageError, match="windows of a job"):
+    with pytest.raises(UsageError, match="judged in another order; leave out --in-place"):
         plan_replay(job.config, Asked(None))
 
 

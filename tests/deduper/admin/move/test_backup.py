@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from bucket_store.log.records import CompactionRecord, DeletionRecord, LogState
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.reader import decode_named
 from bucket_store.pieces.store import append_piece
-from bucket_store.places.local import local_place
+from bucket_store.places.local import LocalNames, local_place
 from deduper.admin.move.backup import CopyReport, StoreCopy, backup, restore
 from deduper.admin.open_store import OpenStore, open_store, store_url
 from deduper.admin.verify.run import verify_store
@@ -103,6 +103,30 @@ def test_a_torn_piece_is_copied_again(tmp_path: Path) -> None:
     piece.write_bytes(data)
     assert backup(store, url).run().pieces_there == 0
     assert entries(open_copy(url)) == entries(store)
+
+
+def test_what_an_interrupted_copy_has_left_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have died before its own sync: what is read back may lie in memory alone, and the older copy goes."""
+    store = open_store(str(made(tmp_path, "file")))
+    url = store_url(f"file:{tmp_path}/copy")
+    with armed("copy.piece", 2, _die), contextlib.suppress(DriverKilled):
+        backup(store, url).run()
+    left = sorted((tmp_path / "copy" / "pieces").rglob("*.piece"))
+    synced: list[Path] = []
+    sync = LocalNames.sync
+
+    def noted(names: LocalNames, path: PurePosixPath) -> None:
+        synced.append(Path(path))
+        sync(names, path)
+
+    monkeypatch.setattr(LocalNames, "sync", noted)
+    assert backup(store, url).run().pieces_there == len(left) == 2
+    recorded = synced.index(tmp_path / "copy" / "log") if tmp_path / "copy" / "log" in synced else len(synced)
+    for path in (*left, *(one.parent for one in left), tmp_path / "copy" / "pieces", tmp_path / "copy"):
+        assert path in synced[:recorded]
+    synced.clear()
+    backup(store, url).run()
+    assert not set(left) & set(synced), "those that a whole copy names are durable"
 
 
 def test_a_copy_is_brought_up_to_date(tmp_path: Path) -> None:
