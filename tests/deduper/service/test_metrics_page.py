@@ -442,6 +442,27 @@ def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monk
     assert not settings.store.path.exists()
 
 
+@pytest.mark.slow
+def test_a_start_shows_what_it_publishes_before_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that takes nothing keeps the start in the recovery, for as long as `source.deadline`."""
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp"}
+    settings = config(tmp_path, source=source)
+    (tmp_path / "in").mkdir()
+    log = owned_log(settings)
+    log.place(replace(committed(log), outputs=(OutputFile("unique", "staged/f", "out/f", 1, 1, 1),)))
+    pages = []
+
+    def recover(*_: object) -> None:
+        pages.append(scraped(settings))
+        raise DeduperError("the port takes nothing")
+
+    monkeypatch.setattr(job, "recover", recover)
+    with pytest.raises(DeduperError, match="takes nothing"):
+        job.run(settings, once=True, max_windows=None, take_over=True, on_progress=lambda _: None)
+    assert "deduper_unpublished_windows 1.0" in pages[0]
+    assert "deduper_committed_window 0.0" in pages[0]
+
+
 class _Brokers:
     """Brokers that answer, or never do."""
 
