@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
 from bucket_store.places.outages import waiting
 from bucket_store.places.place import Place
@@ -83,11 +84,11 @@ class QueryStore:
         with contextlib.ExitStack() as stack:
             stack.enter_context(waiting(config.store.deadline / 1e6, stop, StopRequested))
             self._metrics = stack.enter_context(_metrics(config))
-            self._owned = stack.enter_context(owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us))
+            self._owned = stack.enter_context(
+                owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us, require=_require)
+            )
             self._log = self._owned.log
             self._plan = FramePlan(session, config, self._log.manifest.salt)
-            require_none_open(self._log)
-            require_of_queries(self._log)
             self._calls = FunctionCalls(self._rows, self._log, functions)
             settings = dict(self._context.getConf().getAll())
             by_tasks = have_spare_cores(str(config.spark[MASTER]), settings.get("spark.executor.cores"))
@@ -293,6 +294,11 @@ def _metrics(config: QueryConfig) -> contextlib.AbstractContextManager[JobMetric
     from deduper.service.window_metrics import serving_metrics
 
     return serving_metrics(config, config.metrics, wall_clock_us, JobMetrics)
+
+
+def _require(log: CommitLog) -> None:
+    require_none_open(log)
+    require_of_queries(log)
 
 
 def _typed(schema: StructType) -> list[tuple[str, str]]:

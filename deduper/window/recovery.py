@@ -62,20 +62,24 @@ def owned_store(
     wall_clock_us: Callable[[], int],
     silent: Sign | None = None,
     why: Callable[[], str] = lambda: "done",
+    require: Callable[[CommitLog], None] = lambda _: None,
 ) -> Iterator[Ownership]:
     """Claim the store (steps a to c) and hold it, with a heartbeat, while the `with` block runs; `recover` comes next.
 
-    `silent`: the last sign of an owner that is known to be gone. `why` gives the reason of a clean end.
+    `silent`: the last sign of an owner that is known to be gone. `why` gives the reason of a clean end. `require`
+    refuses a store that is not for this caller: before the claim, which would end its owner, and after it.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
         SettingsChangedError: a setting that is fixed for the store's life was changed.
     """
     log = open_or_create(config, wall_clock_us())
+    require(log)
     with (
         owned_log(log, config, take_over=take_over, wall_clock_us=wall_clock_us, silent=silent, why=why),
         contextlib.closing(open_backend(config.store.url)) as pieces,
     ):
+        require(log)
         yield Ownership(log, pieces)
 
 

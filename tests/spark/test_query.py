@@ -476,7 +476,8 @@ def test_a_store_is_a_jobs_or_a_dedupers(own: SparkSession, tmp_path: Path) -> N
         log.claim_epoch("test", 1)
         log.place(RebaseRecord(replace(log.state, extra=extra, retired=()), 1))
         with pytest.raises(UsageError, match=message):
-            a_deduper(tmp_path).split(keys(own, "b"))
+            a_deduper(tmp_path, take_over=True).split(keys(own, "b"))
+        log.check_owner()  # was left alone
     log.refresh()
     log.claim_epoch("test", 1)
     log.place(RebaseRecord(replace(log.state, extra={"folder": "/in", SEED: {"files /old": {}}}, retired=()), 1))

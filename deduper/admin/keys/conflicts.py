@@ -56,7 +56,9 @@ def conflicts_of(store: OpenStore, *, values: bool = False) -> ConflictReport:
         raise UsageError("--conflicts needs the config: it says where the outputs are")
     if not config.has_fingerprint:
         raise UsageError("--conflicts: the job compares no payloads; add `fingerprint: all` to its config")
-    found = list(_newest(store, config))
+    totals = store.log.state.reason_totals
+    total = sum(totals.get(reason, 0) for reason in CONFLICT_REASONS)
+    found = list(_newest(store, config, min(MOST, total)))
     firsts = _first_copies(store, config, found)
     keys, columns, compared = Counter[tuple[object, ...]](), Counter[str](), 0
     for row in found:
@@ -65,9 +67,8 @@ def conflicts_of(store: OpenStore, *, values: bool = False) -> ConflictReport:
         if first is not None and config.payload is not None:
             compared += 1
             columns.update(differing(config.payload, row.record, first.record))
-    totals = store.log.state.reason_totals
     return ConflictReport(
-        total=sum(totals.get(reason, 0) for reason in CONFLICT_REASONS),
+        total=total,
         looked_at=len(found),
         compared=compared,
         columns=dict(columns.most_common()),
@@ -76,8 +77,10 @@ def conflicts_of(store: OpenStore, *, values: bool = False) -> ConflictReport:
     )
 
 
-def _newest(store: OpenStore, config: Config) -> Iterator[FoundRow]:
-    """The newest conflicts of the ports that are files, by window."""
+def _newest(store: OpenStore, config: Config, most: int) -> Iterator[FoundRow]:
+    """The newest conflicts of the ports that are files, by window; no file is read once all are found."""
+    if not most:
+        return
     store_id = store.log.manifest.store_id
     of_conflicts = ("duplicate", "error", *((_UNIQUE,) if config.keeps_versions else ()))
     ports = [port for port in of_conflicts if port in store.ports]
@@ -88,9 +91,9 @@ def _newest(store: OpenStore, config: Config) -> Iterator[FoundRow]:
             rows = rows_where(file.path, config.source.parsed_columns, "reason", CONFLICT_REASONS)
         except FileNotFoundError:
             continue
-        yield from rows[: MOST - count]
+        yield from rows[: most - count]
         count += len(rows)
-        if count >= MOST:
+        if count >= most:
             return
 
 

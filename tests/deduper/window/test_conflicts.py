@@ -215,6 +215,15 @@ def test_versions_on_and_off(tmp_path: Path) -> None:
     assert differences(one.config_file) == []
 
 
+def test_without_conflicts_no_output_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store counts them; the outputs may be months of files."""
+    monkeypatch.setattr("deduper.admin.keys.conflicts.rows_where", lambda *_: pytest.fail("a file is read"))
+    one = job(tmp_path)
+    put(one, "1", [record("a"), record("b"), record("a")])
+    one.run()
+    assert conflicts_of(open_store(str(one.config_file))).looked_at == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("on_conflict", ["duplicate", "error"])
