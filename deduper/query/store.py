@@ -22,8 +22,8 @@ from bucket_store.places.place import Place
 from deduper.config.query import BATCH, FILE_NAME, QueryConfig, described
 from deduper.config.sections import PORTS
 from deduper.errors import StopRequested, UnfinishedWindowError, UsageError
-from deduper.preflight.checks import raise_failure
 from deduper.preflight.folders import reachable
+from deduper.preflight.results import raise_failure
 from deduper.query.batches import Answer, answer
 from deduper.query.ports import FunctionCalls, PortFunction, Ports, StagedRows
 from deduper.sinks.names import outputs_of
