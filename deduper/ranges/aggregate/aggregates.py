@@ -51,7 +51,8 @@ class Own:
     """An aggregate of four functions; `type` is the answer's, as Spark writes it.
 
     `remove` undoes `add`, and the state must not depend on the order of calls. A function as `zero` makes the first
-    state. Compiled if all functions are numba's and both the column and the answer are numbers.
+    state of each id or range. Compiled if all functions are numba's, `zero` is none, and both the column and the answer
+    are numbers.
     """
 
     column: str

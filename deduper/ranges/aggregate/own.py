@@ -1,4 +1,4 @@
-"""Custom aggregates: the functions zero, add, remove and finish, in plain Python or compiled by numba. PURE."""
+"""Custom aggregates: a first state and the functions add, remove and finish, in plain Python or compiled. PURE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_cells(own: Own, kind: pa.DataType, values: pa.Array, cells: Cells) -> pa
     if can_compile(own, kind, values.type):
         found = np.zeros(len(marks) + 1, kind.to_pandas_dtype())
         numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
-        _compiled_cells(_zero_of(own), own.add, own.remove, own.finish, numbers, is_there, offsets, marks, found)
+        _compiled_cells(own.zero, own.add, own.remove, own.finish, numbers, is_there, offsets, marks, found)
         return pa.array(found)
     plain, answers, is_seen = values.to_pylist(), [own.finish(_zero_of(own))], cells.last_of_time()
     for group in range(len(offsets) - 1):
@@ -41,7 +41,7 @@ def fold(own: Own, kind: pa.DataType, values: pa.Array, begin: Ints, end: Ints) 
     if can_compile(own, kind, values.type):
         found = np.zeros(len(begin), kind.to_pandas_dtype())
         numbers = values.to_numpy(zero_copy_only=False)
-        _compiled_fold(_zero_of(own), own.add, own.finish, numbers, begin, end, found)
+        _compiled_fold(own.zero, own.add, own.finish, numbers, begin, end, found)
         return pa.array(found)
     plain = values.to_pylist()
     return pa.array([_folded(own, plain[first:last]) for first, last in zip(begin, end, strict=True)], kind)
@@ -62,16 +62,20 @@ def canonical(values: pa.Array) -> Ints:
 
 
 def can_compile(own: Own, kind: pa.DataType, column: pa.DataType) -> bool:
-    """Whether the loop over the marks is compiled, with the four functions inside it."""
+    """Whether the loop over the marks is compiled, with the three functions inside it.
+
+    Not if `zero` is a function: its states may change in place, and the compiled loops begin with one state each time.
+    """
     numbers = all(is_number(one) and not pa.types.is_decimal(one) for one in (kind, column))
-    return numbers and all(is_jitted(one) for one in (own.add, own.remove, own.finish))
+    is_value = not callable(own.zero)
+    return numbers and is_value and all(is_jitted(one) for one in (own.add, own.remove, own.finish))
 
 
 def _zero_of(own: Own) -> Any:
     return own.zero() if callable(own.zero) else own.zero
 
 
-# Compiled for the four functions at hand, so in memory alone.
+# Compiled for the three functions at hand, so in memory alone.
 @njit(nogil=True)
 def _compiled_cells(
     zero: Any, add: Any, remove: Any, finish: Any, values: Any, is_there: Any, offsets: Ints, marks: Ints, out: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import time
 from collections import Counter
@@ -93,7 +94,9 @@ def _written_whole(outputs: Sequence[OutputFiles]) -> Iterator[list[Path]]:
 
     The order is a promise to readers: once the last output is there, everything is.
     """
-    folders = [one.path.with_name(f".{one.path.name}.{os.getpid()}.writing") for one in outputs]
+    # Not the id of the process: in a container each run has the same, and would remove what another one writes.
+    run = secrets.token_hex(8)
+    folders = [one.path.with_name(f".{one.path.name}.{run}.writing") for one in outputs]
     try:
         for output in outputs:
             with telling_where(output.path):

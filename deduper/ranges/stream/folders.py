@@ -147,7 +147,8 @@ class FolderInput:
         if mark.window < through:
             raise IntegrityError(
                 f"{folder}: {side} were taken up to window {through}, and the job has published only up to "
-                f"{mark.window}: it was rewound or put back; begin with a new store and new ports"
+                f"{mark.window}: start that job, which sets a mark again that a power cut has taken, and try again; if "
+                "the mark stays behind, the job was rewound or put back: begin with a new store and new ports"
             )
         return int(through)
 
@@ -178,7 +179,10 @@ class FolderInput:
         try:
             table = pa.concat_tables(tables, promote_options="default").combine_chunks()
         except pa.ArrowException as error:
-            raise UsageError(f"{self._folder}: the files of {self._side} disagree on their columns: {error}") from error
+            raise UsageError(
+                f"{self._folder}: the files of {self._side} disagree on their columns: {error}; write "
+                "`max_windows: 1`, so that each window of their job is taken by itself"
+            ) from error
         return InputRows(table, bad)
 
     def _parquet(self, file: Place) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from deduper.errors import IntegrityError, UsageError
 from deduper.ranges.aggregate.aggregates import require_free_names, require_types
@@ -171,10 +172,12 @@ class _Window:
         self._counts[f"rejected.{reason}"] += len(where)
 
     def _is_retraction(self, rows: pa.Table) -> Bools:
-        if self._job.retraction is None:
+        retraction = self._job.retraction
+        if retraction is None:
             return np.zeros(rows.num_rows, np.bool_)
-        texts = whole(rows[self._job.retraction.column]).cast(pa.string())
-        found: Bools = np.asarray(texts.to_numpy(zero_copy_only=False) == self._job.retraction.value, np.bool_)
+        column = whole(rows[retraction.column])
+        is_asking = pc.fill_null(pc.equal(column, retraction.value_of(column.type)), False)
+        found: Bools = is_asking.to_numpy(zero_copy_only=False)
         return found
 
     def _entered(self, rows: pa.Table, place: Ints) -> pa.Table:
@@ -324,7 +327,7 @@ class _Window:
                 )
 
     def _require_events(self, found: pa.Schema) -> None:
-        """The columns of events fit those of ranges."""
+        """The columns of events fit those of ranges, and those of the events that may be corrected."""
         assert self._schema is not None, "no window comes before the types of ranges"
         of_events = {field.name: field.type for field in found}
         pairs = [*((name, name) for name in self._job.on), (self._job.time, self._job.start)]
@@ -337,6 +340,13 @@ class _Window:
                     f"`{name}` of events is {of_events[name]}, `{of_range}` of ranges is {wanted}; cast one"
                 )
         require_free_names((*self._job.aggregates, WINDOW, HI, LO), of_events)
+        try:
+            pa.unify_schemas([*(level.rows.schema for level in self._remembered), found], promote_options="default")
+        except pa.ArrowException as error:
+            raise UsageError(
+                f"events have another type than the events of the windows before, which are remembered: {error}; cast "
+                "it back, or begin with a new store and new ports"
+            ) from error
 
     # The end.
 

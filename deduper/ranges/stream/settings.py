@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import date
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
+from deduper.arrow_columns import arrow_type
 from deduper.columns import Column
 from deduper.config.apart import clashes
 from deduper.config.files import FileSink, TypedFiles
@@ -27,6 +31,7 @@ from deduper.config.values import (
     resolve,
     shown,
 )
+from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import SUBTRACTED
 from deduper.ranges.settings import RangeSettings
 
@@ -38,13 +43,36 @@ WINDOW = "_window"
 """The column of the window in each port."""
 
 
+def _as_text(value: object) -> object:
+    """A scalar of YAML as text; all else as it is."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float | date) else value
+
+
 class Retraction(Section):
     """The rows of ranges that withdraw others."""
 
     column: str = Field(examples=["op"])
-    value: Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))] = Field(
-        examples=["withdrawn"]
-    )
+    value: Annotated[str, BeforeValidator(_as_text)] = Field(examples=["withdrawn"])
+
+    def value_of(self, kind: pa.DataType) -> pa.Scalar:
+        """The value in the type of the column.
+
+        Raises:
+            UsageError: the type has no such value, or it is NaN, which equals nothing.
+        """
+        try:
+            value = pa.scalar(self.value).cast(kind)
+            is_one = pc.equal(value, value).as_py()
+        except pa.ArrowException:
+            is_one = False
+        if not is_one:
+            raise UsageError(
+                f"`{self.column}` of ranges is {kind}, and the `value` of `retraction`, `{shown(self.value)}`, is none "
+                "that it can have; write one as the column has it, or name another column"
+            )
+        return value
 
 
 class PortFolder(TypedFiles):
@@ -140,6 +168,17 @@ class StreamJob(RangeSettings):
         for side, source in self._topic_inputs.items():
             written = "avro_schema" if source.value.format == "avro" else "schema"
             _require_scalars(source.parsed_columns, (side, "value", written))
+        return self
+
+    @model_validator(mode="after")
+    def _retraction_can_match(self) -> StreamJob:
+        for column in self.ranges.parsed_columns:
+            if self.retraction is not None and column.name == self.retraction.column:
+                try:
+                    self.retraction.value_of(arrow_type(column.type))
+                except UsageError as error:
+                    what, _, write = str(error).rpartition("; ")
+                    raise refusal(what, write, at=("retraction", "value")) from None
         return self
 
     @model_validator(mode="after")

@@ -120,7 +120,7 @@ class DeltaFiles:
                 )
         removed = tuple(file for file in before.files if file.path not in wanted)
         is_needed = bool(restored or removed) or _properties(now) != _properties(then)
-        return Reversal(restored, removed, is_needed)
+        return Reversal(old, restored, removed, is_needed)
 
     def _is_parquet(self, path: str) -> bool:
         """Whether a file is one, by its name or its first bytes."""
@@ -336,8 +336,9 @@ class DeltaFiles:
 
 @dataclass(frozen=True, slots=True)
 class Reversal:
-    """What takes a table back to an older version. `is_needed`: False if the table is as it was in that version."""
+    """What takes a table back to the version `to`. `is_needed`: False if the table is as it was in that version."""
 
+    to: Snapshot
     restored: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
     is_needed: bool

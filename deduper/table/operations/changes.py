@@ -10,13 +10,13 @@ from deduper.config.apart import clashes
 from deduper.table.batch import Batch, Keep, KeepRule, require_rule
 from deduper.table.columns import key_columns
 from deduper.table.errors import SettingError
-from deduper.table.formats.protocol import Snapshot, open_table
+from deduper.table.formats.protocol import Snapshot
 from deduper.table.index.protocol import TableIndex, index_of
 from deduper.table.operations.judge import Kind
 from deduper.table.operations.receipts import ChangePlan, WriteReceipt, change_plan
 from deduper.table.operations.rewriting import Filling
 from deduper.table.operations.staging import require_free_names
-from deduper.table.operations.target import Target, batch_of, of_one_version, target_of_keys, target_of_rows
+from deduper.table.operations.target import batch_of, of_one_version, target_of_keys, target_of_rows, target_with
 from deduper.table.operations.write import Write, WriteSteps, locked
 from deduper.table.settings import TARGET_FILE_BYTES, LoadConfig, LoadedLoad
 
@@ -63,11 +63,10 @@ def load(
     require_rule(rule, batch)
     require_free_names(batch)
     kind = index_of(index, {}) if isinstance(index, str) else index
-    opened = open_table(table, table_format, columns.partition_by)
+    target = target_with(table, table_format, columns, kind)
     ports = _folders(duplicates=duplicates, errors=errors)
-    for clash in clashes({"table": opened.root, **ports}):
+    for clash in clashes({"table": target.table.root, **ports}):
         raise SettingError(clash.name, clash.what, clash.write)
-    target = Target(opened, columns, kind)
     return _run(Write("load", batch, target, rule, ports, target_file_bytes), lock_timeout_s)
 
 

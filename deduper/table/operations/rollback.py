@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bucket_store import failpoints
 from deduper.as_json import AsJson
-from deduper.table.columns import key_columns
+from deduper.table.columns import KeyColumns, key_columns
 from deduper.table.errors import (
     ConflictError,
     FileVanishedError,
@@ -75,7 +75,7 @@ def plan_rollback(loaded: LoadedLoad, version: int) -> RollbackPlan:
     Raises: as `rollback`.
     """
     table = _delta_table(loaded)
-    before, way = _way(table, version)
+    before, way, _ = _way(table, loaded, version)
     return RollbackPlan(before.version, version, **_counts(table.root, way))
 
 
@@ -83,9 +83,11 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
     """Returns the table and its index to a version.
 
     Raises:
-        ConfigError: a setting does not fit the table, or it is a folder table, which has one version.
+        ConfigError: a setting does not fit the table as that version has it, or it is a folder table, which has one
+            version; nothing was written.
         VersionGoneError: there is no such version, or it is not whole any more; nothing was written.
-        UnsupportedTableError, TableUsageError: the table must not be changed by us; nothing was written.
+        UnsupportedTableError, TableUsageError: the table must not be changed by us, as it is or as that version has it;
+            nothing was written.
         TableHeldError: another write has held the table for `lock_timeout_s`.
         TableChangedError: another writer was faster; nothing was written.
         TableError, CorruptionError: see their classes; the table is as its last commit left it.
@@ -99,7 +101,7 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
     with locked(table.root, lock_timeout_s):
         failpoints.hit("table.1.locked")
         completed = finish_all(table, folders)
-        before, way = _way(table, version)
+        before, way, columns = _way(table, loaded, version)
         counts = _counts(table.root, way)
         made = before.version
         if way.is_needed:
@@ -110,7 +112,7 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
                 what = f"{error}: another writer was faster; nothing was rolled back, look at the plan again"
                 raise TableChangedError(what) from error
             reached(Stage.COMMITTED)
-        read, began_anew = _caught_up(table, loaded)
+        read, began_anew = _caught_up(table, loaded, columns)
         failpoints.hit("table.7.index")
         return RollbackReceipt(
             made,
@@ -132,28 +134,35 @@ def _delta_table(loaded: LoadedLoad) -> DeltaFiles:
         return cast("DeltaFiles", table_of(loaded))
 
 
-def _way(table: DeltaFiles, version: int) -> tuple[Snapshot, Reversal]:
-    """Step 2: the present version, and the way back."""
+def _way(table: DeltaFiles, loaded: LoadedLoad, version: int) -> tuple[Snapshot, Reversal, KeyColumns]:
+    """Step 2: the present version, the way back, and the key in that version. Refuses all that no write could go on."""
     before = table.snapshot()
     if before.version < 0:
         raise VersionGoneError(f"{table.root}: there is no table yet, and no version to return to; check `table.path`")
     way = table.reversal(before, version)
     if way.is_needed and before.no_changes is not None:
         raise UnsupportedTableError(f"{table.root}: {before.no_changes}; nothing was written")
-    return before, way
-
-
-def _caught_up(table: DeltaFiles, loaded: LoadedLoad) -> tuple[int, str | None]:
-    """Step 7: (files read, why the index had to be built)."""
+    if way.is_needed and way.to.no_changes is not None:
+        raise UnsupportedTableError(
+            f"{table.root}: in version {version} {way.to.no_changes}, so that the rollback could not be rolled back; "
+            "choose another version, or go there by a RESTORE of your engine; nothing was written"
+        )
+    assert way.to.schema is not None
     config = loaded.config
+    with loaded.placing_errors():
+        try:
+            columns = key_columns(way.to.schema, config.key, config.partition_by, config.scope)
+        except SettingError as error:
+            raise SettingError(error.setting, f"in version {version} {error.what}", error.write) from error
+    return before, way, columns
+
+
+def _caught_up(table: DeltaFiles, loaded: LoadedLoad, columns: KeyColumns) -> tuple[int, str | None]:
+    """Step 7: (files read, why the index had to be built)."""
     read, began_anew = 0, None
     with completed_without_index(table.root):
-        after = table.snapshot()
-        assert after.schema is not None
-        with loaded.placing_errors():
-            columns = key_columns(after.schema, config.key, config.partition_by, config.scope)
-        index = config.table_index.open(table.root, columns)
-        read, began_anew = index.catch_up(table.root, after.files), index.began_anew
+        index = loaded.config.table_index.open(table.root, columns)
+        read, began_anew = index.catch_up(table.root, table.snapshot().files), index.began_anew
     return read, began_anew
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -36,11 +37,25 @@ class Target:
             TableError: a file or the index cannot be read.
         """
         root, columns = self.table.root, self.columns
+        self.require_partitions(found)
         if found.schema is not None:
             names = [column.name for column in columns.all]
             of_table = pa.schema([field for field in found.schema if field.name in names])
             require_same(root, of_table, pa.schema([(column.name, column.arrow) for column in columns.all]))
         return self.index.view(root, columns).version(root, found.files)
+
+    def require_partitions(self, found: Snapshot) -> None:
+        """The partition columns of a folder table, whose folders have no types, are those of the index, if it has some.
+
+        Raises:
+            SchemaDriftError: they are of other types.
+        """
+        if self.table.format == "delta" or found.schema is None:
+            return
+        indexed = self.index.columns_of(self.table.root)
+        if indexed is not None and indexed.names.partition_by == self.columns.names.partition_by:
+            both = (indexed.partition_by, self.columns.partition_by)
+            require_same(self.table.root, *(pa.schema([(one.name, one.arrow) for one in of]) for of in both))
 
 
 def target_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Target:
@@ -148,5 +163,19 @@ def target_of_rows(batch: Batch, loaded: LoadedLoad) -> Target:
     with loaded.placing_errors():
         columns = key_columns(batch.schema, config.key, config.partition_by, config.scope)
         require_rule(config.rule, batch)
-        table = open_table(config.table.path, config.table.format, columns.partition_by)
-        return Target(table, columns, config.table_index)
+        return target_with(config.table.path, config.table.format, columns, config.table_index)
+
+
+def target_with(path: str | Path, table_format: str, columns: KeyColumns, index: TableIndex) -> Target:
+    """The table in a folder for rows with these columns; it need not be there yet.
+
+    Raises:
+        SettingError: there is no such format, or readers would not find the files of the new table.
+    """
+    table = open_table(path, table_format, columns.partition_by)
+    # A Delta table's files are found by its log, and a table that is there has readers that find them.
+    name = next((column.name for column in columns.partition_by if column.name.startswith("_")), None)
+    if name is not None and table.format == "parquet" and table.snapshot().schema is None:
+        what = f"`{name}` begins with `_`, and Arrow passes over such folders"
+        raise SettingError("partition_by", what, "rename the column, or write `format: delta`")
+    return Target(table, columns, index)

@@ -170,6 +170,7 @@ class Write:
         """
         if self.kind != "load" and before.no_changes is not None:
             raise UnsupportedTableError(f"{self.root}: {before.no_changes}; nothing was written")
+        self.target.require_partitions(before)
         if self.kind != "delete":
             if before.schema is not None:
                 require_same(self.root, before.schema, self.batch.schema)

@@ -296,6 +296,36 @@ def test_tables_that_must_not_be_changed(tmp_path: Path) -> None:
     assert place.held() == [(1, 0), (2, 0)]
 
 
+def test_a_version_in_which_the_table_must_not_be_changed(tmp_path: Path) -> None:
+    """A rollback to it could not be rolled back, so nothing is written."""
+    place = Place(tmp_path, "delta")
+    place.load([(1, "a", 0)])
+    for name in ("delta.appendOnly", "delta.enableChangeDataFeed"):
+        for value in ("true", "false"):
+            DeltaTable(str(place.root)).alter.set_table_properties({name: value})
+    place.load([(2, "a", 0)])
+    for version, name in ((1, "appendOnly"), (3, "enableChangeDataFeed")):
+        for ask in (plan_rollback, rollback):
+            with pytest.raises(UnsupportedTableError, match=f"in version {version} .*{name}.* choose another version"):
+                ask(place.config(), version)
+    assert table_status(place.config()).version == 5
+    assert back(place, 4).version == 6
+
+
+def test_a_version_without_a_column_of_the_key(tmp_path: Path) -> None:
+    """The plan says so with its place, and nothing is written: the index could not follow."""
+    place = Place(tmp_path, "delta")
+    place.load([(1, "a", 0)])
+    wider = arrow([(2, "a", 0)]).append_column("more", pa.array([7], pa.int64()))
+    write_deltalake(str(place.root), wider, mode="append", partition_by=["d"], schema_mode="merge")
+    file = tmp_path / "wider.yaml"
+    file.write_text("source: {path: in}\ntable: {path: table, format: delta}\nkey: [k, more]\npartition_by: d\n")
+    for ask in (plan_rollback, rollback):
+        with pytest.raises(ConfigError, match=r"wider.yaml:3:\d+: key: in version 0 there is no column `more`"):
+            ask(load_config(file), 0)
+    assert table_status(load_config(file)).version == 1
+
+
 def test_another_writer_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rollback fails and says so: the other's commit stays, and nothing of ours."""
     place = Place(tmp_path, "delta")

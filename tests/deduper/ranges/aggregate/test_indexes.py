@@ -183,15 +183,30 @@ def test_long_lists_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_by(index, events)[0] == [[1], [1, 3, 2], [1, 2], [1, 2], [], [], [], [], [], [4]]
 
 
+def _add_in_place(state: Any, value: Any) -> Any:
+    state[0] += value
+    return state
+
+
+def _remove_in_place(state: Any, value: Any) -> Any:
+    state[0] -= value
+    return state
+
+
+def _twice(state: Any) -> Any:
+    return state[0] * 2
+
+
 @pytest.mark.slow
 def test_one_s_own_aggregate_compiled_and_plain_is_the_sum() -> None:
-    """Over events and over ranges; nulls are left out."""
+    """Over events and over ranges; nulls are left out. A state that is changed in place is one range's alone."""
     add, remove, finish = (lambda s, v: s + v), (lambda s, v: s - v), (lambda s: s * 2)
     ids = Ids(np.ones(4, np.int64), np.ones(4, np.int64))
     values = {"v": pa.array([1, None, 4, 2])}
     for own in (
         Own("v", 0, add, remove, finish, "bigint"),
         Own("v", 0, njit(add), njit(remove), njit(finish), "bigint"),
+        Own("v", lambda: np.zeros(1, np.int64), njit(_add_in_place), njit(_remove_in_place), njit(_twice), "bigint"),
     ):
         ranges = Ranges(ids, pa.array([0, 0, 2, 3]), pa.array([4, 9, 3, None], pa.int64()), values)
         events = Events(ids, pa.array([0, 2, 3, 8]), values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 from collections import Counter
@@ -451,6 +452,15 @@ def test_an_output_below_a_folder_of_others_is_told(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
+def test_a_run_removes_what_it_has_made_and_no_more(tmp_path: Path) -> None:
+    """In a container another run has the same process id; its folder is left alone, and is no hindrance."""
+    inputs(tmp_path, 1)
+    other = tmp_path / "out" / f".found.{os.getpid()}.writing"
+    other.mkdir(parents=True)
+    answered(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [other.name, "found"]
+
+
 def test_the_command(tmp_path: Path) -> None:
     """Rows, a report, nothing left over; a second run does not write over the first, a mistake has its place."""
     inputs(tmp_path, 1)

@@ -9,9 +9,11 @@ import itertools
 import json
 import re
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ from deduper.ranges.stream.folders import FolderInput
 from deduper.ranges.stream.ranges import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import PortFolder, StreamJob
-from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
+from tests.deduper.ranges.stream.stream_scene import DDL, EVENTS, OWN, RANGES, Model, Row, Scene, event, instant, ranged
 from tests.tiers import is_night
 
 pytestmark = pytest.mark.usefixtures("storage")
@@ -223,6 +225,63 @@ def test_a_withdrawn_range_of_another_level_does_not_count_for_one_s_own(tmp_pat
     scene.events.publish([event(3, "a", 50)])
     scene.run()
     assert scene.answers()[3] == (8,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "asks"),
+    [
+        *((pa.bool_(), True, True), (pa.bool_(), "true", True), (pa.bool_(), False, False)),
+        *((pa.float64(), 1.0, 1), (pa.float64(), 1, 1), (pa.int32(), 7, 7), (pa.string(), 7, "7")),
+        (pa.date32(), "2026-01-02", date(2026, 1, 2)),
+    ],
+)
+def test_a_retraction_is_known_by_a_value_of_its_column_s_type(
+    kind: pa.DataType, value: object, asks: object, tmp_path: Path
+) -> None:
+    """However the settings write it; a null is none."""
+    scene = Scene(tmp_path, {"retraction": {"column": "mark", "value": value}, "range_key": ("campaign",)})
+    scene.ranges.schema = RANGES.append(pa.field("mark", kind))
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10) | {"mark": None}, ranged(2, "a", 0, 90, 20) | {"mark": None}])
+    scene.events.publish([event(1, "a", 50)])
+    scene.ranges.publish([ranged(1, None, None, None) | {"mark": asks}])
+    scene.events.publish([event(2, "a", 50)])
+    scene.run()
+    assert scene.answers() == {1: (30, 2), 2: (20, 1)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(pa.bool_(), "withdrawn"), (pa.int64(), 1.5), (pa.float64(), "nan"), (pa.null(), "x")]
+)
+def test_a_value_of_retractions_that_the_column_cannot_have(kind: pa.DataType, value: object, tmp_path: Path) -> None:
+    """Files of Parquet say so at the first window, and nothing is answered."""
+    scene = Scene(tmp_path, {"retraction": {"column": "mark", "value": value}})
+    scene.ranges.schema = RANGES.append(pa.field("mark", kind))
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10) | {"mark": None}])
+    scene.events.publish([event(1, "a", 50)])
+    with pytest.raises(UsageError, match=f"`mark` of ranges is {kind}, and the `value` of `retraction`, `{value}`"):
+        scene.run()
+    assert scene.rows() == []
+
+
+def test_events_that_are_remembered_keep_their_types(tmp_path: Path) -> None:
+    """A column of another type says so and what to do; one more is no hindrance."""
+    scene = Scene(tmp_path, {"late_ranges": "correct", "max_windows": 2})
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
+    scene.events.publish([event(1, "a", 50)])
+    scene.run()
+    scene.events.schema = EVENTS.append(pa.field("page", pa.string()))
+    scene.events.publish([event(2, "a", 50) | {"page": "x"}])
+    scene.run()
+    scene.events.schema = EVENTS.set(2, pa.field("event", pa.string()))
+    scene.events.publish([event(3, "a", 50) | {"event": "3"}])
+    scene.ranges.publish([ranged(2, "a", 0, 90, 1)])
+    with pytest.raises(UsageError, match=r"remembered: .*event has incompatible types.*; cast it back, or begin"):
+        scene.run()
+    assert scene.answers() == {1: (10, 1), 2: (10, 1)}
+    scene.events.schema = EVENTS
+    scene.events.publish([event(4, "a", 50)])
+    with pytest.raises(UsageError, match=r"disagree on their columns: .*event.*write `max_windows: 1`"):
+        scene.run()
 
 
 OF_ONE_S_OWN = """
@@ -456,7 +515,7 @@ def test_inputs_and_settings_that_do_not_continue(tmp_path: Path) -> None:
         scene.run()
     scene.settings = {}
     scene.events.mark(0)
-    with pytest.raises(IntegrityError, match="rewound"):
+    with pytest.raises(IntegrityError, match=r"start that job.* try again; .* rewound"):
         scene.run()
     scene.events.mark(1)
     scene.events.store = "cc" * 16
@@ -477,6 +536,7 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
         open_store(str(file))
 
 
+TYPED_RANGES: Row = {"format": "json", "path": "in/ranges", "schema": DDL["ranges"]}
 TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
 AVRO: Row = {
     "format": "avro",
@@ -501,6 +561,11 @@ AVRO: Row = {
             {"aggregates": {"n": f"{OWN}:mistyped"}},
             "aggregates.n: its type `int64`: `int64` is not a type; write `type=",
         ),
+        (
+            {"ranges": TYPED_RANGES, "retraction": {"column": "campaign", "value": True}},
+            "retraction.value: `campaign` of ranges is int64, and the `value` of `retraction`, `true`, is none",
+        ),
+        ({"retraction": {"column": "op", "value": None}}, "retraction.value: has no value"),
         ({"late_ranges": "correct"}, "late_ranges: correct"),
         ({"late": "out/output"}, "late: is the folder of `output`"),
         ({"period": None}, "period"),
