@@ -323,6 +323,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
         Panel(
+            "Age of the oldest file",
+            "With a source of files: how long the oldest one that is listed and not judged has been there.",
+            (("max by (instance) (deduper_source_pending_seconds{$})", "{{instance}}"),),
+            "s",
+            steps=(120, 300),
+        ),
+        Panel(
             "Brokers' last answer",
             "Seconds since the brokers reported the ends of the source.",
             (("time() - max(deduper_source_lag_timestamp_seconds{$})", "seconds"),),

@@ -200,6 +200,17 @@ def test_commands_in_messages_are_those_of_the_program() -> None:
     assert count > 50
 
 
+def test_messages_in_the_recovery_page_are_those_of_the_program() -> None:
+    """Each in its parts: `…`, numbers and single capitals stand for values."""
+    # A long message is several literals, one a line.
+    said = re.sub(r'"\s+[fr]?"', "", "\n".join(source.read_text(encoding="utf-8") for source in SOURCES))
+    table = (ROOT / "docs/recovery.md").read_text(encoding="utf-8").split("## By message")[1].split("\n## ")[0]
+    quoted = re.findall(r"`(.*?)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)))
+    parts = [part.strip(" ,:;") for quote in quoted for part in re.split(r"…|\b[A-Z]\b|\d+", quote)]
+    assert len(parts) > 30
+    assert [part for part in parts if part not in said] == []
+
+
 def test_deployments_start_commands_of_the_program() -> None:
     """The image, its services, the unit of systemd, the pod; the targets of `make` and the scripts."""
     compose, manifest = (

@@ -17,9 +17,9 @@ from bucket_store.places.outages import storage_of
 from deduper.as_json import AsJson
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
-from deduper.errors import CheckFailedError, DeduperError
+from deduper.errors import DeduperError
 from deduper.preflight import connections, first_records, folders, machine, store
-from deduper.preflight.results import Failure, PreflightCheck, Results, Start
+from deduper.preflight.results import Failure, PreflightCheck, Results, Start, raise_failure
 
 logger = logging.getLogger(__name__)
 
@@ -56,21 +56,6 @@ def require(start: Start) -> None:
     """
     for check in CHECKS:
         raise_failure(check.find(start))
-
-
-def raise_failure(results: Results) -> None:
-    """Raise the first failure of a check, and log its warnings.
-
-    Raises:
-        DeduperError, StoreError, OSError: that failure.
-    """
-    for found in results:
-        if isinstance(found, Failure):
-            raise found.error
-        if found.severity is Severity.ERROR:
-            raise CheckFailedError(str(found))
-        if found.severity is Severity.WARNING:
-            logger.warning("%s", found)
 
 
 def examine(start: Start) -> Iterator[Diagnostic]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bucket_store.log.heartbeat import Sign
 from deduper.config.model import Config
-from deduper.diagnostics import Diagnostic, error
-from deduper.errors import ExitCode, exit_code_of
+from deduper.diagnostics import Diagnostic, Severity, error
+from deduper.errors import CheckFailedError, ExitCode, exit_code_of
 from deduper.spark.failures import storage_away
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -66,3 +69,18 @@ class PreflightCheck:
     name: str
     place: str
     find: Callable[[Start], Results]
+
+
+def raise_failure(results: Results) -> None:
+    """Raise the first failure of a check, and log its warnings.
+
+    Raises:
+        DeduperError, StoreError, OSError: that failure.
+    """
+    for found in results:
+        if isinstance(found, Failure):
+            raise found.error
+        if found.severity is Severity.ERROR:
+            raise CheckFailedError(str(found))
+        if found.severity is Severity.WARNING:
+            logger.warning("%s", found)

@@ -383,9 +383,13 @@ class Deduper:
             require_typed(rows.schema)
         home = staging_home(config)
         if config.function_ports and home.names.scheme not in ("file", "hdfs"):
+            remedy = (
+                "use `into` with paths or topics, or a store on a disk or in HDFS"
+                if self._ports is _SPLIT
+                else "give one of the other ports a path on a disk or in HDFS, and they are staged there"
+            )
             raise UsageError(
-                f"{home}: rows for functions are staged beside the store, where Spark cannot read them; give one of "
-                "the other ports a path on a disk or in HDFS, and they are staged there"
+                f"{home}: rows for functions are staged beside the store, where Spark cannot read them; {remedy}"
             )
         return config
 

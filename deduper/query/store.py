@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -21,6 +22,8 @@ from bucket_store.places.place import Place
 from deduper.config.query import BATCH, FILE_NAME, QueryConfig, described
 from deduper.config.sections import PORTS
 from deduper.errors import StopRequested, UnfinishedWindowError, UsageError
+from deduper.preflight.folders import reachable
+from deduper.preflight.results import raise_failure
 from deduper.query.batches import Answer, answer
 from deduper.query.ports import FunctionCalls, PortFunction, Ports, StagedRows
 from deduper.sinks.names import outputs_of
@@ -83,6 +86,8 @@ class QueryStore:
         self._rows = StagedRows(session, config, rows.schema)
         with contextlib.ExitStack() as stack:
             stack.enter_context(waiting(config.store.deadline / 1e6, stop, StopRequested))
+            places = {"store": config.store_place, **{port: sink.place for port, sink in config.file_ports.items()}}
+            raise_failure(chain.from_iterable(reachable(*one) for one in places.items() if not one[1].is_local))
             self._metrics = stack.enter_context(_metrics(config))
             self._owned = stack.enter_context(
                 owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us, require=_require)

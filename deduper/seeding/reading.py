@@ -185,14 +185,21 @@ def _opened(
 
 
 def require_no_other(given: SeedInput, state: LogState) -> None:
-    """One seed at a time: the end of another one would let a job start on half of this one.
+    """One seed at a time: the end of another one would let a job start on half of this one. One kind for each place.
 
     Raises:
-        UsageError: the seed of another input was begun and is not over.
+        UsageError: the seed of another input was begun and is not over, or the place was seeded as another kind of
+            input, with `--outputs` or without.
     """
     other = state.extra.get(SEED_OPEN)
     if other not in (None, given.name):
         raise UsageError(f"{given.option}: the seed of {other} is not over: repeat the command for it first")
+    if replace(given, is_of_outputs=not given.is_of_outputs).name in state.extra.get(SEED, {}):
+        way = "without" if given.is_of_outputs else "with"
+        raise UsageError(
+            f"{given.option}: it was seeded {way} --outputs, and a record is seeded once: repeat the command {way} it, "
+            "or seed into another new store"
+        )
 
 
 def require_finished(given: SeedInput, found: FoundFiles) -> None:

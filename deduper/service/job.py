@@ -116,6 +116,8 @@ def run(
         if opened is None:  # once more: a seed or replay may have been begun since the checks
             require_none_open(owned.log)
             require_of_job(owned.log)
+        if metrics is not None:
+            metrics.recovering(owned.log)
         recover(config, owned, topics)
         with _source_watch(config, metrics, owned) if opened is None else contextlib.nullcontext() as watch:
             if metrics is not None:

@@ -72,6 +72,8 @@ class SourceWatch(threading.Thread):
             if self._metrics is not None:
                 self._metrics.broke(exc)
             return
+        if self._metrics is not None:
+            self._metrics.source_watched()
         while not self._ending.is_set():
             self._wanted.clear()
             try:

@@ -24,7 +24,6 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
 from deduper.config.files import FilesSource
-from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts
 from deduper.core.verdict import PORT_OF_REASON, TupleVerdict
@@ -36,6 +35,7 @@ from deduper.window.accessories.leak_watch import stored_figures
 from deduper.window.completeness import is_complete
 from deduper.window.owner_alive import last_end
 from deduper.window.progress import BatchProgress
+from deduper.window.recovery import unpublished
 
 _MOST_REPORTS = 720
 
@@ -109,8 +109,10 @@ class _Newest:
     latest: Mapping[TopicPartition, int] = field(default_factory=dict)
     latest_s: float | None = None
     earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
+    watched_since: float | None = None
     unaccounted: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
+    files_since_s: float | None = None
     away_since: float | None = None
     leaks: LeakFigures | None = None
     end_before: int | None = None
@@ -137,6 +139,11 @@ class JobMetrics(WindowMetrics):
         super().__init__(config, trigger_us, about, registry, wall_clock_us, seconds)
 
     @never_stops_the_job
+    def recovering(self, log: CommitLog) -> None:
+        """The store is owned; its committed windows without a mark are being published, until `opened`."""
+        self._owned(log, min(unpublished(log), default=log.state.next_window) - 1)
+
+    @never_stops_the_job
     def opened(self, log: CommitLog) -> None:
         """The store is owned and recovered: all that it has committed is published."""
         super().opened(log)
@@ -161,6 +168,11 @@ class JobMetrics(WindowMetrics):
                 counted.inc(progress.tables.get(name, 0))
 
     @never_stops_the_job
+    def source_watched(self) -> None:
+        """From here on the brokers are asked for the ends of the source's partitions."""
+        self._report(watched_since=self._seconds())
+
+    @never_stops_the_job
     def source_ends(self, latest: Offsets) -> None:
         """The brokers have reported the ends of the source's partitions."""
         at_s = self._wall_clock_us() / 1e6
@@ -173,9 +185,9 @@ class JobMetrics(WindowMetrics):
         self._report(earliest=dict(earliest))
 
     @never_stops_the_job
-    def source_files(self, *, pending: int, changed: int) -> None:
-        """The files of a source, after a listing or a window of it."""
-        self._report(files={"pending": pending, "changed": changed}, away_since=None)
+    def source_files(self, *, pending: int, since_s: float | None, changed: int) -> None:
+        """The files of a source, after a listing or a window of it. `since_s`: when the oldest that waits had come."""
+        self._report(files={"pending": pending, "changed": changed}, files_since_s=since_s, away_since=None)
 
     @never_stops_the_job
     def source_away(self) -> None:
@@ -270,6 +282,8 @@ class JobMetrics(WindowMetrics):
         if newest.files:
             text = "Files that were listed and are not judged yet"
             yield GaugeMetricFamily("deduper_source_pending_files", text, newest.files["pending"])
+            text = "Age of the oldest of them, by its modification time; no older than the listing that did not have it"
+            yield GaugeMetricFamily("deduper_source_pending_seconds", text, self._file_waits_s(newest))
             text = "Files that were changed after they were judged; they are not read again"
             yield GaugeMetricFamily("deduper_source_changed_files", text, newest.files["changed"])
         ends = self._judged()
@@ -290,11 +304,8 @@ class JobMetrics(WindowMetrics):
         yield lag
         text = "Age of the oldest record that no committed window has, by when the brokers first reported it"
         ages = GaugeMetricFamily("deduper_source_lag_seconds", text, labels=places)
-        now_s = self._wall_clock_us() / 1e6
-        for place, end in ends.items():
-            if place in newest.latest:
-                since_s = self._end_times.waiting_since_s(place, end)
-                ages.add_metric((place.topic, str(place.partition)), 0 if since_s is None else max(0, now_s - since_s))
+        for place, age_s in self._record_waits_s().items():
+            ages.add_metric((place.topic, str(place.partition)), age_s)
         yield ages
         text = "When the brokers reported the ends of the source, as Unix time"
         yield GaugeMetricFamily("deduper_source_lag_timestamp_seconds", text, newest.latest_s)
@@ -307,20 +318,33 @@ class JobMetrics(WindowMetrics):
 
     # ---- health
 
-    def _brokers_s(self, up_s: float) -> float | None:
-        if not isinstance(self._config.source, KafkaSource):
+    def _brokers_s(self) -> float | None:
+        since, latest_s = self._newest.watched_since, self._newest.latest_s
+        if since is None:
             return None
-        latest_s = self._newest.latest_s
-        return up_s if latest_s is None else min(up_s, self._wall_clock_us() / 1e6 - latest_s)
+        watched_s = self._seconds() - since
+        return watched_s if latest_s is None else min(watched_s, self._wall_clock_us() / 1e6 - latest_s)
 
     def _away_s(self) -> float | None:
         since = self._newest.away_since
         return None if since is None else self._seconds() - since
 
-    def _waiting(self) -> int:
-        newest = self._newest
-        lag = (newest.latest[place] - end for place, end in self._judged().items() if place in newest.latest)
-        return max(0, *lag, newest.files.get("pending", 0))
+    def _waits_s(self) -> float:
+        return max(self._file_waits_s(self._newest), *self._record_waits_s().values(), 0)
+
+    def _file_waits_s(self, newest: _Newest) -> float:
+        since_s = newest.files_since_s
+        return 0 if since_s is None else max(0, self._wall_clock_us() / 1e6 - since_s)
+
+    def _record_waits_s(self) -> dict[TopicPartition, float]:
+        """By partition whose end is known; 0 where nothing waits."""
+        now_s, latest = self._wall_clock_us() / 1e6, self._newest.latest
+        since_s = {
+            place: self._end_times.waiting_since_s(place, end)
+            for place, end in self._judged().items()
+            if place in latest
+        }
+        return {place: 0 if at_s is None else max(0, now_s - at_s) for place, at_s in since_s.items()}
 
 
 def _spans(name: str, text: str, spans: SpanCounts) -> Metric:

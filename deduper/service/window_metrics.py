@@ -64,9 +64,9 @@ class HealthFacts:
 
     `running_s`: of the oldest window that is not published, 0 between windows; `is_committed`: that one is committed.
     `commit_s`: since the last commit of this store. `brokers_s`: since the brokers last reported the source's ends, or
-    since the start; None for a source of files. `away_s`: since its files cannot be listed; None while they can.
-    `waiting`: records (of topics) or files that no window has. `free_bytes`: of the file systems with the store and the
-    ports.
+    since they are asked; None before, and for a source of files. `away_s`: since its files cannot be listed; None while
+    they can. `waits_s`: the age of the oldest record or file that no window has, 0 without one. `free_bytes`: of the
+    file systems with the store and the ports.
     """
 
     up_s: float
@@ -74,7 +74,7 @@ class HealthFacts:
     is_committed: bool
     commit_s: float | None
     brokers_s: float | None
-    waiting: int
+    waits_s: float
     away_s: float | None = None
     free_bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ def complaints(facts: HealthFacts, trigger_us: int = 0) -> Iterator[str]:
         yield f"brokers away: they have not reported the source's ends for {facts.brokers_s:.0f} s"
     if facts.away_s is not None and facts.away_s > _SOURCE_S:
         yield f"source away: its files cannot be listed for {facts.away_s:.0f} s"
-    if facts.waiting and not facts.running_s:
+    if facts.waits_s > progress_s and not facts.running_s:
         if facts.commit_s is None and facts.up_s > progress_s:
             yield f"no window was ever committed, {facts.up_s:.0f} s after the start, and input waits"
         elif facts.commit_s is not None and min(facts.commit_s, facts.up_s) > progress_s:
@@ -178,9 +178,17 @@ class WindowMetrics(Collector):
     @never_stops_the_job
     def opened(self, log: CommitLog) -> None:
         """The store is owned and recovered: all that it has committed is published."""
+        self._owned(log, log.state.next_window - 1)
+
+    def _owned(self, log: CommitLog, published: int) -> None:
+        """A store whose windows through `published` are; later ones run from here on."""
         committed = log.last_commits(1)
-        committed_s = committed[-1].wall_us / 1e6 if committed else None
-        self._set(log=log, published=log.state.next_window - 1, committed_s=committed_s)
+        self._set(
+            log=log,
+            published=published,
+            committed_s=committed[-1].wall_us / 1e6 if committed else None,
+            begun_s=(self._seconds(),) if published < log.state.next_window - 1 else (),
+        )
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -279,8 +287,10 @@ class WindowMetrics(Collector):
         yield GaugeMetricFamily(
             "deduper_start_timestamp_seconds", "When the process started, as Unix time", self._started_s
         )
-        text = "Warnings and errors that were logged since the start, by the module that logged them"
-        yield counters("deduper_log_messages", text, ("level", "logger"), self.log_counts.counts)
+        text = "Warnings and errors that were logged since the start"
+        yield counters(
+            "deduper_log_messages", text, ("level",), {(level,): n for level, n in self.log_counts.counts.items()}
+        )
         room = memory_room()
         text = "Memory that is available, in the container or on the machine"
         yield GaugeMetricFamily("deduper_memory_available_bytes", text, room["available"])
@@ -355,20 +365,20 @@ class WindowMetrics(Collector):
             running_s=self._running_s,
             is_committed=windows.published is not None and committed > windows.published,
             commit_s=None if windows.committed_s is None else self._wall_clock_us() / 1e6 - windows.committed_s,
-            brokers_s=self._brokers_s(up_s),
-            waiting=self._waiting(),
+            brokers_s=self._brokers_s(),
+            waits_s=self._waits_s(),
             away_s=self._away_s(),
             free_bytes={place: room.free for place, room in disk_room(self._ports).items()},
         )
         return list(complaints(facts, self._trigger_us))
 
-    def _brokers_s(self, up_s: float) -> float | None:
+    def _brokers_s(self) -> float | None:
         """See `HealthFacts`."""
 
     def _away_s(self) -> float | None:
         """See `HealthFacts`."""
 
-    def _waiting(self) -> int:
+    def _waits_s(self) -> float:
         """See `HealthFacts`."""
         return 0
 

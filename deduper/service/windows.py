@@ -60,8 +60,7 @@ class Reports:
         """A window is published."""
         if self.metrics is not None:
             self.metrics.window_ended(progress)
-            if self.files is not None:
-                self.metrics.source_files(pending=self.files.pending, changed=self.files.changed)
+            self._report_files()
         if self.watch is not None:
             self.watch.soon()
         self.windows += 1
@@ -98,8 +97,12 @@ class Reports:
     def listed(self, source: FileBatches) -> None:
         """A source of files was listed: it has what is new now."""
         self.files, self.files_listed = source, source.pending
-        if self.metrics is not None:
-            self.metrics.source_files(pending=source.pending, changed=source.changed)
+        self._report_files()
+
+    def _report_files(self) -> None:
+        files = self.files
+        if self.metrics is not None and files is not None:
+            self.metrics.source_files(pending=files.pending, since_s=files.waiting_since_s, changed=files.changed)
 
 
 _FIRST = "the first one, which takes some seconds"

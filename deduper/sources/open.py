@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Event
 
 from bucket_store.log.commit_log import CommitLog
@@ -51,7 +52,9 @@ def open_files(config: Config, source: FilesSource, log: CommitLog) -> tuple[Fil
     """
     known = KnownFiles(source, log)
     reading = file_reading(config, source, log.manifest.salt)
-    return FileBatches(source, known, reading), FilesToFold.of(source, known)
+    # What lies in the folder of a new store may be years old, and has not waited for it.
+    came_after_s = 0.0 if log.state.next_window else time.time()
+    return FileBatches(source, known, reading, came_after_s), FilesToFold.of(source, known)
 
 
 def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSource:

@@ -14,7 +14,8 @@ _LONG_S = 6 * 3600
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?<![\w.:])(?:\d+[smhd])+(?![\w:])")
 _LIMITS = re.compile(
-    r"(?P<what>time\(\) - \w+ > |deduper_window_running_seconds > |instance:deduper_lag_seconds:max > (?:bool )?|\], )"
+    r"(?P<what>time\(\) - \w+ [<>] |deduper_window_running_seconds > |instance:deduper_lag_seconds:max > (?:bool )?|"
+    r"deduper_source_pending_seconds\[\w+\]\) > |\], )"
     r"(?P<seconds>\d+(?: \* 3600)?)"
 )
 _SHORTEST_S = 2

@@ -16,6 +16,8 @@ from tests.services.prometheus import RULES
         ("avg_over_time(v:records:share1h[1h] offset 23h30m)", "avg_over_time(v:records:share1h[120s] offset 705s)"),
         ("time() - deduper_last_commit_timestamp_seconds > 600", "time() - deduper_last_commit_timestamp_seconds > 20"),
         ("instance:deduper_lag_seconds:max > bool 300", "instance:deduper_lag_seconds:max > bool 10"),
+        ("1 and time() - deduper_start_timestamp_seconds < 900", "1 and time() - deduper_start_timestamp_seconds < 30"),
+        ("m(deduper_source_pending_seconds[1h]) > 120", "m(deduper_source_pending_seconds[120s]) > 4"),
         ("predict_linear(a[6h], 24 * 3600) < 0", "predict_linear(a[180s], 720) < 0"),
         ("increase(x[15m]) > 1000 and y > 0.05", "increase(x[30s]) > 1000 and y > 0.05"),
     ],

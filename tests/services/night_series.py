@@ -77,6 +77,7 @@ def healthy(minutes: int, seed: int, change: Callable[[int, dict[str, float]], N
         add(minute, "deduper_job_info", 1, 'expiry="event_time",name="clicks",source="kafka",store="00"')
         add(minute, "deduper_last_commit_timestamp_seconds", now_s - chance.uniform(1, 20))
         is_sending = chance.randrange(2)
+        add(minute, "deduper_windows_total", 6 * minute + 1)
         add(minute, "deduper_committed_window", 6 * minute)
         add(minute, "deduper_published_window", 6 * minute - is_sending)
         add(minute, "deduper_unpublished_windows", is_sending)
@@ -108,8 +109,8 @@ def healthy(minutes: int, seed: int, change: Callable[[int, dict[str, float]], N
         add(minute, "deduper_leak_sample_ratio", 1 / 256)
         add(minute, "deduper_wall_clock_ahead_seconds", 0)
         warned = 0 if minute == RESTART else warned + (chance.random() < 0.02)
-        add(minute, "deduper_log_messages_total", warned, 'level="warning",logger="deduper.window.attempt"')
-        add(minute, "deduper_log_messages_total", 0, 'level="error",logger="deduper"')
+        add(minute, "deduper_log_messages_total", warned, 'level="warning"')
+        add(minute, "deduper_log_messages_total", 0, 'level="error"')
     return series
 
 
@@ -123,6 +124,11 @@ def with_incident(series: Series, begin: int, changes: Mapping[str, Incident]) -
             before: list[float | None] = series[one][:begin] if one in series else [None] * begin
             changed[one] = [*before, *(value(minute, minute - begin) for minute in range(begin, minutes))]
     return changed
+
+
+def alone(minutes: int, changes: Mapping[str, Incident]) -> Series:
+    """Nothing but these, and that the job answers."""
+    return with_incident({name("up"): [1.0] * minutes}, 0, changes)
 
 
 def firing(series: Series, at: Sequence[int], directory: Path, every: str = "1m") -> list[set[str]]:

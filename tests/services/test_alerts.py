@@ -5,6 +5,7 @@ Prometheus' own evaluation over simulated metrics of a job, see `night_series`.
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,14 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
+from deduper.service.metrics import JobMetrics
+from tests.deduper.service.test_metrics_page import NOW_US, config
 from tests.services.night_series import (
     GIB,
     RESTART,
     RULES,
     Incident,
     Series,
+    alone,
     firing,
     healthy,
     name,
@@ -80,9 +86,10 @@ def leak(by_minute: float) -> dict[str, Incident]:
 
 FREE = store("deduper_disk_free_bytes", 'place="unique"')
 REFUSED = store("deduper_reasons_total", 'verdict="error",reason="ahead_of_now"')
-LOGGED = store("deduper_log_messages_total", 'level="error",logger="deduper"')
+LOGGED = store("deduper_log_messages_total", 'level="error"')
 LAG = "deduper_source_lag_records"
 AGE = "deduper_source_lag_seconds"
+FILES, FILES_AGE = "deduper_source_pending_files", "deduper_source_pending_seconds"
 COMMIT = "deduper_last_commit_timestamp_seconds"
 
 
@@ -100,7 +107,13 @@ class Case:
     others: tuple[str, ...] = ()
 
 
-NEW_STORE: dict[str, Incident] = {"deduper_committed_window": away, COMMIT: away, "deduper_published_window": away}
+PUBLISHED, UNPUBLISHED = "deduper_published_window", "deduper_unpublished_windows"
+NEW_STORE: dict[str, Incident] = {
+    "deduper_committed_window": away,
+    COMMIT: away,
+    PUBLISHED: away,
+    UNPUBLISHED: constant(0),
+}
 CASES: dict[str, Case] = {
     "DeduperDown": Case({"up": constant(0)}, {"up": lambda _, into: float(into != 5)}),
     # A target that is taken out of the configuration: its series end.
@@ -116,8 +129,8 @@ CASES: dict[str, Case] = {
         {COMMIT: since(0), LAG: growing(1000, 1), AGE: constant(0)}, {COMMIT: since(0), LAG: constant(0)}
     ),
     "DeduperFilesWait": Case(
-        {COMMIT: since(0), LAG: away, AGE: away, "deduper_source_pending_files": constant(3)},
-        {COMMIT: ago(290), LAG: away, AGE: away, "deduper_source_pending_files": constant(3)},
+        {COMMIT: since(0), LAG: away, AGE: away, FILES: constant(3), FILES_AGE: growing(60)},
+        {COMMIT: ago(290), LAG: away, AGE: away, FILES: constant(3), FILES_AGE: constant(290)},
         others=("DeduperStale", "DeduperOftenStale"),
     ),
     "DeduperSourceAway": Case(
@@ -127,8 +140,8 @@ CASES: dict[str, Case] = {
         {"deduper_window_running_seconds": growing(60)}, {"deduper_window_running_seconds": constant(890)}
     ),
     "DeduperNotPublished": Case(
-        {"deduper_unpublished_windows": constant(1), "deduper_published_window": constant(360)},
-        {"deduper_unpublished_windows": constant(1)},
+        {UNPUBLISHED: constant(1), PUBLISHED: constant(360)},
+        {UNPUBLISHED: constant(1)},
     ),
     "DeduperFallsBehind": Case(
         {LAG: growing(20_000, 5000), AGE: constant(200)},
@@ -322,6 +335,154 @@ def test_no_alert_fires_on_a_new_job(tmp_path: Path) -> None:
     """Its first two hours, around a restart."""
     assert firing(healthy(120, seed=8), range(1, 120), tmp_path) == [set()] * 119
     assert RESTART < 120
+
+
+def every(minutes: int, lasts: int, value: Callable[[int], float]) -> Incident:
+    """For so many minutes of each hour, or other time: the value of the minute in it; else 0."""
+    return lambda minute, _: value(minute % minutes) if minute % minutes < lasts else 0
+
+
+def last(minutes: int, after: int) -> Incident:
+    """The Unix time of the last window, of one in so many minutes, which is committed so many minutes into them."""
+    return lambda minute, _: 60 * (minute - (minute - after) % minutes)
+
+
+SELDOM: dict[str, Mapping[str, Incident]] = {
+    "a file an hour": {
+        COMMIT: last(60, 2),
+        FILES: every(60, 2, lambda _: 1),
+        FILES_AGE: every(60, 2, lambda at: 60 * at),
+    },
+    "a file in ten minutes": {
+        COMMIT: last(10, 2),
+        FILES: every(10, 2, lambda _: 1),
+        FILES_AGE: every(10, 2, lambda at: 60 * at),
+    },
+    "a record an hour": {
+        COMMIT: last(60, 1),
+        store(LAG, 'topic="t",partition="0"'): every(60, 1, lambda _: 1),
+        store(AGE, 'topic="t",partition="0"'): every(60, 1, lambda _: 10),
+    },
+    "the first file of a new store, after hours": {
+        "deduper_start_timestamp_seconds": constant(0),
+        FILES: lambda minute, _: float(minute >= 120),
+        FILES_AGE: lambda minute, _: max(0.0, 60 * (minute - 120)),
+    },
+}
+
+
+@pytest.mark.night(but=["a file an hour"])
+@pytest.mark.parametrize("job", SELDOM)
+def test_input_that_comes_seldom_is_no_standstill(job: str, tmp_path: Path) -> None:
+    """An old last window and something that waits now say nothing: it must have waited throughout."""
+    assert firing(alone(124, SELDOM[job]), range(124), tmp_path) == [set()] * 124
+
+
+FALLING: dict[str, tuple[Mapping[str, Incident], set[str]]] = {
+    # Windows are committed all the time, and of a listing less and less is left: only the age shows it.
+    "five more files a minute": (
+        {COMMIT: ago(30), FILES: lambda minute, _: 600 - 10 * (minute % 60), FILES_AGE: growing(6)},
+        {"DeduperFallsBehind", "DeduperStale", "DeduperOftenStale"},
+    ),
+    "a hundred files an hour, judged within four minutes": (
+        {COMMIT: ago(30), FILES: every(60, 4, lambda at: 100 - 25 * at), FILES_AGE: every(60, 4, lambda at: 60 * at)},
+        set(),
+    ),
+    "a backlog that is worked off": (
+        {COMMIT: ago(30), FILES: lambda minute, _: 9000 - 40 * minute, FILES_AGE: growing(-60, 12_000)},
+        {"DeduperStale", "DeduperOftenStale"},
+    ),
+}
+
+
+@pytest.mark.night(but=["five more files a minute"])
+@pytest.mark.parametrize("job", FALLING)
+def test_a_job_on_files_falls_behind(job: str, tmp_path: Path) -> None:
+    """By the age of the oldest file that waits, as by that of the oldest record."""
+    series, fires = FALLING[job]
+    assert firing(alone(179, series), [178], tmp_path) == [fires]
+
+
+def test_a_port_that_takes_nothing_is_named_before_the_deadline_and_after_each_restart(tmp_path: Path) -> None:
+    """The job ends after ten minutes, and its next start waits for the same publication."""
+
+    def cycle(value: float) -> Incident:
+        return lambda minute, _: None if minute % 11 == 10 else value
+
+    series = alone(44, {UNPUBLISHED: cycle(1), PUBLISHED: cycle(360), "up": lambda minute, _: float(minute % 11 != 10)})
+    named = [{"DeduperNotPublished"}] * 40
+    assert firing(series, range(4, 44), tmp_path) == named
+
+
+def test_a_publication_may_take_two_minutes(tmp_path: Path) -> None:
+    """A large window's, one after another."""
+    series = alone(60, {UNPUBLISHED: constant(1), PUBLISHED: lambda minute, _: minute // 2})
+    assert firing(series, range(60), tmp_path) == [set()] * 60
+
+
+def test_the_first_error_of_a_module_fires(tmp_path: Path) -> None:
+    """By what a job's page shows before and after, whichever module it is."""
+    settings, registry = config(tmp_path), CollectorRegistry()
+    metrics = JobMetrics(settings, registry, lambda: NOW_US)
+    pages = []
+    with metrics.log_counts.attached():
+        for line in (logging.DEBUG, logging.WARNING, logging.ERROR):
+            logging.getLogger("deduper.sources.kafka.batch").log(line, "records of clicks 0 are lost")
+            pages.append(logged(registry))
+    assert pages[0].keys() == pages[2].keys()
+    old: Incident = constant(-86_400)
+    shown = {one: [pages[minute // 10][one] for minute in range(30)] for one in pages[0]}
+    series = alone(30, {"deduper_start_timestamp_seconds": old}) | shown
+    assert firing(series, [19, 20, 29], tmp_path) == [set(), {"DeduperLogsErrors"}, {"DeduperLogsErrors"}]
+
+
+def logged(registry: CollectorRegistry) -> dict[str, float]:
+    """The series of log lines on a page."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        name(sample.name, ",".join(f'{label}="{value}"' for label, value in sample.labels.items())): sample.value
+        for sample in samples
+        if sample.name == "deduper_log_messages_total"
+    }
+
+
+def test_an_error_before_the_first_scrape_fires(tmp_path: Path) -> None:
+    """It is on the page from the beginning: no increase."""
+    series = alone(30, {"deduper_start_timestamp_seconds": constant(0), LOGGED: constant(1)})
+    assert firing(series, [1, 14, 16], tmp_path) == [{"DeduperLogsErrors"}, {"DeduperLogsErrors"}, set()]
+
+
+def test_a_clock_by_processing_time_that_was_ahead_is_no_alarm(tmp_path: Path) -> None:
+    """It stays ahead for good, without effect."""
+
+    def ahead(by: str) -> Series:
+        info = store("deduper_job_info", f'expiry="{by}",name="clicks",source="kafka",store="00"')
+        return alone(20, {info: constant(1), "deduper_watermark_lag_seconds": constant(-34_559_940)})
+
+    assert firing(ahead("event_time"), [19], tmp_path) == [{"DeduperClockAhead"}]
+    assert firing(ahead("processing_time"), [19], tmp_path) == [set()]
+
+
+@pytest.mark.night
+def test_a_new_store_grows(tmp_path: Path) -> None:
+    """On its second day it has more than twice the keys of the first, and that is no news."""
+    unique = store("deduper_records_total", 'verdict="unique"')
+    series = alone(3 * DAY, {"deduper_store_entries": growing(1000, 1), unique: growing(1000, 1)})
+    assert firing(series, range(0, 3 * DAY, 30), tmp_path, "10m") == [set()] * 144
+
+
+def test_a_rewound_store_has_no_new_conflicts(tmp_path: Path) -> None:
+    """Smaller totals are a reset of counters to Prometheus, and all that they count an increase."""
+    conflicts = store("deduper_reasons_total", 'verdict="duplicate",reason="conflict"')
+    unique = store("deduper_records_total", 'verdict="unique"')
+
+    def rewound(before: float, after: float) -> Incident:
+        return lambda minute, _: before if minute < 20 else after
+
+    totals = {conflicts: rewound(900, 800), REFUSED: rewound(5000, 4000), unique: rewound(10_000, 9000)}
+    series = alone(40, {**totals, "deduper_windows_total": rewound(1000, 900)})
+    assert firing(series, range(40), tmp_path) == [set()] * 40
 
 
 def test_every_alert_has_both_cases_and_says_what_to_do() -> None:

@@ -19,6 +19,7 @@ from tests.services.kafka_jobs import KafkaJob, config_file, header, records, se
 from tests.services.kafka_traffic import Record, read, send
 
 pytestmark = pytest.mark.services
+ALL = "--window=0.."
 
 
 def answer(file: Path, *words: str, exit_code: int = 0) -> Any:
@@ -70,7 +71,7 @@ def errors(broker: Broker, new_topic: Callable[..., str], topics: dict[str, str]
 def test_records_go_back_as_they_were(errors: Errors) -> None:
     """Key, value, headers, timestamp and partition; the headers of an earlier job stay, ours go."""
     errors.put([error(n, "malformed", 0, source=errors.source, partition=n % 3) for n in range(6)])
-    report = answer(errors.file, "--export", errors.source)
+    report = answer(errors.file, ALL, "--export", errors.source)
     assert report == {"to": errors.source, "rows": {"malformed": 6}, "files": 0, "left_out": {}}
     sent = errors.sent(errors.source)
     assert len(sent) == 6
@@ -96,16 +97,16 @@ def test_another_topic_and_a_selection(errors: Errors, new_topic: Callable[..., 
 def test_what_cannot_be_exported_is_refused(errors: Errors, tmp_path: Path) -> None:
     """A port of the job; a topic that is not there; an unknown reason; a port without the headers, or of files."""
     errors.put([error(1, "malformed", 0, source=errors.source)])
-    assert "is a port of the job" in answer(errors.file, "--export", errors.topic, exit_code=2)
-    assert "no topic deduper-typing-error" in answer(errors.file, "--export", "deduper-typing-error", exit_code=1)
-    assert "`typo` is no reason" in answer(errors.file, "--export", errors.source, "--reason", "typo", exit_code=2)
+    assert "is a port of the job" in answer(errors.file, ALL, "--export", errors.topic, exit_code=2)
+    assert "no topic deduper-typing-error" in answer(errors.file, ALL, "--export", "deduper-typing-error", exit_code=1)
+    assert "`typo` is no reason" in answer(errors.file, ALL, "--export", errors.source, "--reason", "typo", exit_code=2)
     sinks = errors.sections["sinks"]
     for port, said in (
         ({**sinks["error"], "dedup_headers": ["reason", "origin"]}, "adds no header `dedup-window`"),
         ({"format": "parquet", "path": "out/error"}, "the error port is `parquet`"),
     ):
         config_file(tmp_path, {**errors.sections, "sinks": {**sinks, "error": port}})
-        assert said in answer(errors.file, "--export", errors.source, exit_code=2)
+        assert said in answer(errors.file, ALL, "--export", errors.source, exit_code=2)
     assert not errors.sent(errors.source)
 
 
@@ -135,7 +136,7 @@ def test_a_job_judges_what_comes_back(
     send(broker.plain(), source, records(300))
     summary = job.run()
     assert summary.error > 0
-    assert sum(answer(file, "--export", source)["rows"].values()) == summary.error
+    assert sum(answer(file, ALL, "--export", source)["rows"].values()) == summary.error
     second = job.run()
     assert (second.rows, second.error) == (summary.error, summary.error)
     numbers = Counter(header(one, "n") for one in read(broker.plain(), topics["error"]))

@@ -52,7 +52,7 @@ def test_the_example_and_the_how_to_run(broker: Broker, tmp_path: Path) -> None:
     topics = [f"clicks-{port}" for port in PORTS]
     arrived = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", *topics))
     assert arrived == {f"clicks-{port}": sent[port] for port in PORTS}
-    deduper("errors", "clicks.yaml", "--export", "clicks", cwd=tmp_path)
+    deduper("errors", "clicks.yaml", "--window", "0..", "--export", "clicks", cwd=tmp_path)
     deduper("run", "clicks.yaml", "--once", cwd=tmp_path, **own)
     again = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", "clicks-error"))
     assert again["clicks-error"] == 2 * sent["error"], "nothing was mended: each record is an error once more"

@@ -69,7 +69,7 @@ PANELS: dict[str, Callable[[float], bool]] = {
 
 MAY_BE_EMPTY = re.compile(
     # Yesterday's; a source of files; what is there in trouble alone; a second start.
-    r"yesterday|offset 1d|source_(pending|changed)_files|ALERTS|changes\(|deduper_leak_"
+    r"yesterday|offset 1d|source_(pending|changed)_|ALERTS|changes\(|deduper_leak_"
 )
 
 

@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from bucket_store.errors import UnsafeStorageError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.open import open_place
+from deduper import Deduper, Never
 from deduper.cli.main import app
+from deduper.errors import UsageError
 from tests.s3_server import CARELESS, new_prefix
 from tests.services.once_jobs import run_once, written_job
 from tests.spark.harness import PORTS, read_rows
@@ -89,3 +93,21 @@ def test_check_leaves_nothing_in_an_object_store(s3_bucket: str, tmp_path: Path)
     asked = CliRunner().invoke(app, ["check", str(config)])
     assert asked.exit_code == 0, asked.stdout
     assert open_place(url).entries() == []
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("bucket", CARELESS)
+def test_a_deduper_refuses_such_a_storage_too(
+    s3_bucket: str, tmp_path: Path, session: SparkSession, bucket: str
+) -> None:
+    """Before it claims the store: two owners could overwrite each other's records."""
+    del s3_bucket
+    url = new_prefix(f"s3://{bucket}")
+    dedup = Deduper(url, key="k", expiry=Never())
+    write = dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+    with pytest.raises(UnsafeStorageError):
+        write(session.createDataFrame([("a",)], "k string"), 0)
+    assert open_place(url).entries() == []
+    split = Deduper(new_prefix(f"s3://{bucket}"), key="k", expiry=Never())
+    with pytest.raises(UsageError, match="use `into` with paths or topics, or a store on a disk or in HDFS"):
+        split.split(session.createDataFrame([("a",)], "k string"))

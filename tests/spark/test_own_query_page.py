@@ -61,9 +61,12 @@ def test_the_page_runs_as_written_and_after_a_kill(tmp_path: Path) -> None:
     assert run(program.replace(line, dies), tmp_path) == -signal.SIGKILL, (tmp_path / "output").read_text()[-3000:]
     assert DeltaTable(tmp_path / "lake" / "clicks").count() == 35
     assert run(program, tmp_path) == 0, (tmp_path / "output").read_text()[-3000:]
+    (tmp_path / "in" / "2.json").write_text('{"user": "u0", "id": 0, "ts": "2026-05-01T02:00:00Z"}\n')
+    queries = program[: program.index("batch = spark.createDataFrame")]
+    assert run(queries, tmp_path) == 0, (tmp_path / "output").read_text()[-3000:]  # a batch of duplicates alone
     table = DeltaTable(tmp_path / "lake" / "clicks").to_pyarrow_table()
     in_files = parquet.read_table(tmp_path / "out" / "unique")
     for rows in (table, in_files):
         found = Counter(zip(rows["user"].to_pylist(), rows["id"].to_pylist(), strict=True))
         assert found == Counter({(f"u{user}", number): 1 for user in range(5) for number in range(7)})
-    assert parquet.read_table(tmp_path / "out" / "duplicate").num_rows == 80 - 35
+    assert parquet.read_table(tmp_path / "out" / "duplicate").num_rows == 81 - 35

@@ -10,8 +10,8 @@ appended, produced to a topic of the source's brokers. Into the topic that a rec
 partition, into another one to that of its key. The producer is idempotent and not transactional: an export that is
 broken off has sent some of the records, and is made again.
 
-The store keeps no note of an export, and an export may be repeated: a record that was judged meanwhile leaves as a
-duplicate. The folder is written under a hidden name beside its own, synced, and renamed at the end, so a folder under
+The store keeps no note of an export: the command demands a choice of windows, so that earlier ones are not sent again
+by accident. The folder is written under a hidden name beside its own, synced, and renamed at the end, so a folder under
 its own name is whole.
 """
 
@@ -53,11 +53,10 @@ _MOST_OPEN = 64
 """Parquet files that are open at once."""
 _NAME_CHARACTERS = 100
 """Of a source's file, taken into the name of a file of the export: a name has 255 bytes at most."""
-_BOM: Final = "\ufeff".encode()
 _NO_RECORDS: Final = ("file_changed", "file_missing", "file_unreadable", "file_header")
 """Rows about a whole file."""
-_NO_VALUES: Final = ("malformed", "bad_expiry")
-"""Rows of Parquet files of which a value fits no column of the port."""
+_NO_VALUES: Final = ("malformed", "invalid_utf8", "bad_expiry")
+"""Rows of Parquet files with a value that fits no column: the port has null in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ class _Lines:
         folder = self._folder.folder_of(source)
         if folder not in self._paths:
             self._paths[folder] = self._folder.begin(folder, source)
-            self._buffers[folder] = bytearray(self._head())
+            self._buffers[folder] = bytearray(self._head(folder))
         buffer = self._buffers[folder]
         before = len(buffer)
         for row in errors.to_pylist():
@@ -236,20 +235,23 @@ class _Lines:
         self._buffers = {folder: buffer for folder, buffer in self._buffers.items() if folder in self._paths}
         self._waiting_bytes = 0
 
-    def _head(self) -> bytes:
+    def _head(self, folder: Path) -> bytes:
+        """The header that the job expects in this folder: without the columns that its name gives."""
         source = self._folder.source
         if not source.header:
             return b""
-        names = (column.name.replace('"', '""') for column in source.parsed_columns)
+        # It loads the readers, and other commands import this module too.
+        from deduper.sources.declared_columns import path_rule
+
+        in_path = path_rule(source).texts(str(source.folder / folder / "file"), source.parsed_columns)
+        names = (one.name.replace('"', '""') for one in source.parsed_columns if one.name not in in_path)
         return source.delimiter.join(f'"{name}"' for name in names).encode() + b"\n"
 
 
 def _line(row: dict[str, Any]) -> bytes:
     """The line of a record as it was read, without its end."""
     is_text = row["reason"] != Admission.INVALID_UTF8.reason
-    line: bytes = row["raw"].encode() if is_text else base64.b64decode(row["raw"])
-    # The mark belongs to its file, and not to the record.
-    return line.removeprefix(_BOM) if row["position"] == 0 else line
+    return row["raw"].encode() if is_text else base64.b64decode(row["raw"])
 
 
 class _Tables:

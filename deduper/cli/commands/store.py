@@ -256,7 +256,8 @@ def errors(
         typer.Option(
             "--export",
             metavar="TO",
-            help="Write their records as they came: into a new folder, or to a topic if the source is one.",
+            help="Write their records as they came: into a new folder, or to a topic if the source is one. It needs "
+            "--window or --last.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -270,6 +271,11 @@ def errors(
     from deduper.admin.open_store import open_store
     from deduper.cli.views.contents import render_errors, render_export
 
+    if export is not None and window is None and last is None:
+        raise UsageError(
+            f"--export {export}: add --window FIRST..LAST, or --last N: the store keeps no note of an export, and a "
+            "record that goes back twice may be unique twice. `--window 0..` exports the errors of all windows"
+        )
     opened, windows = open_store(store), windows_of(window)
     if last is not None:
         windows = windows.newest(last, opened.log.state.next_window)

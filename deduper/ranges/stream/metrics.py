@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -37,6 +38,7 @@ class StreamMetrics(WindowMetrics):
         """The store is owned and recovered, and the inputs are open."""
         self.opened(runner.log)
         self._runner = runner
+        self.looked()
 
     def looked(self) -> None:
         """The inputs were planned."""
@@ -71,11 +73,12 @@ class StreamMetrics(WindowMetrics):
         waiting = {side: one.waiting for side, one in self._runner.inputs.items()}
         yield gauges(f"{_PREFIX}_waiting", text, "side", waiting)
 
-    def _brokers_s(self, up_s: float) -> float | None:
+    def _brokers_s(self) -> float | None:
         inputs = {} if self._runner is None else self._runner.inputs
-        if self._running_s or all(one.kind != "topics" for one in inputs.values()):
+        if self._running_s or self._looked_s is None or all(one.kind != "topics" for one in inputs.values()):
             return None
-        return up_s if self._looked_s is None else self._seconds() - self._looked_s
+        return self._seconds() - self._looked_s
 
-    def _waiting(self) -> int:
-        return 0 if self._runner is None else sum(one.waiting for one in self._runner.inputs.values())
+    def _waits_s(self) -> float:
+        # For how long is not known.
+        return math.inf if self._runner is not None and any(one.waiting for one in self._runner.inputs.values()) else 0

@@ -31,8 +31,8 @@ from bucket_store.places.place import Place
 from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError, UsageError, telling_where
 from deduper.preflight import folders
-from deduper.preflight.checks import raise_failure
 from deduper.preflight.folders import reachable
+from deduper.preflight.results import raise_failure
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.folders import FolderInput, Input
 from deduper.ranges.stream.judge import JudgedWindow, StreamJudge, StreamState

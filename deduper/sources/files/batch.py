@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -132,9 +133,19 @@ class Known(Protocol):
 
 
 class FileBatches:
-    """The files source of a job: its new files, in windows of `max_files_per_batch`."""
+    """The files source of a job: its new files, in windows of `max_files_per_batch`.
 
-    def __init__(self, source: FilesSource, known: Known, reading: FileReading) -> None:
+    `came_after_s`: all files of the first listing had come after this Unix time. `clock` gives the time.
+    """
+
+    def __init__(
+        self,
+        source: FilesSource,
+        known: Known,
+        reading: FileReading,
+        came_after_s: float = 0.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._source = source
         self._reading = reading
         self.known = known
@@ -143,11 +154,23 @@ class FileBatches:
         self._pending: deque[ListedFile] = deque()
         self._unfinished: list[str] = []
         self._passed_over: dict[str, OSError] = {}
+        self._clock = clock
+        self._came_after_s = self._listed_s = came_after_s
 
     @property
     def pending(self) -> int:
         """How many files are listed and not yet taken."""
         return len(self._pending)
+
+    @property
+    def waiting_since_s(self) -> float | None:
+        """When the oldest of them had come, as Unix time; None without one.
+
+        It was changed last then, or was moved into the folder later: after the listing that did not have it.
+        """
+        if not self._pending:
+            return None
+        return min(self._listed_s, max(self._came_after_s, self._pending[0].modified_ms / 1000))
 
     @property
     def unfinished(self) -> int:
@@ -170,6 +193,7 @@ class FileBatches:
         Raises:
             OSError, SourceAwayError: the source cannot be listed; the next listing is one of all files.
         """
+        began_s = self._clock()
         try:
             paths = {*self.known.new(self._listing.changed()), *self._unfinished}
             found = looked_at(self._source, paths, self._listing.seen, self._passed_over)
@@ -178,10 +202,12 @@ class FileBatches:
             raise
         self._unfinished = [file.path for file in found.unfinished]
         self._pending = deque(found.finished)
+        self._came_after_s, self._listed_s = self._listed_s, began_s
 
     def put_off(self) -> None:
         """Drop the listing, of which nothing was judged. The next listing is one of all files."""
         self._pending.clear()
+        self._listed_s = self._came_after_s
         self._listing.forget()
 
     def next_batch(self) -> SourceFileBatch | None:

@@ -10,6 +10,8 @@ at the same place below the old folder with this modification time and size, was
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -93,7 +95,7 @@ class KnownFiles:
         # A job that is started for every window checks others at each start, and in the end all.
         self._checked = state.epoch * (_CHECKED_AT_FIRST // 2)
         self._has_listed = False
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}
 
     @property
     def folder(self) -> str:
@@ -107,7 +109,7 @@ class KnownFiles:
 
     @property
     def changed(self) -> int:
-        """How many files were found to have changed after they were judged."""
+        """How many files were found to have changed after they were judged, and are still there."""
         return len(self._changed)
 
     def add(self, partitions: Iterable[SourcePartition]) -> None:
@@ -129,6 +131,7 @@ class KnownFiles:
         if self._moved_from is not None:
             for at in np.flatnonzero(is_new).tolist():
                 is_new[at] = not self._is_known_elsewhere(paths[at], (int(hi[at]), int(lo[at])))
+        self._drop_gone()
         self._look_for_changes(paths, hi, lo, rows, np.flatnonzero(~is_new))
         return [paths[at] for at in np.flatnonzero(is_new).tolist()]
 
@@ -175,6 +178,15 @@ class KnownFiles:
         judged_ms[is_folded] = self._table.modified_ms[rows[is_folded]]
         return np.argpartition(judged_ms, len(rows) - count)[len(rows) - count :]
 
+    def _drop_gone(self) -> None:
+        """Forget changed files that were moved away, which is the remedy; of very many, some at each listing."""
+        for path in [*itertools.islice(self._changed, _CHECKED_A_LISTING)]:
+            del self._changed[path]
+            with contextlib.suppress(OSError):
+                if stat(path) is None:
+                    continue
+            self._changed[path] = None
+
     def _look_for_changes(
         self, paths: Sequence[str], hi: Words, lo: Words, rows: NDArray[np.int64], known: NDArray[np.int64]
     ) -> None:
@@ -197,7 +209,7 @@ class KnownFiles:
             if now is not None and judged is not None and (now.modified_ms, now.size_bytes) != judged:
                 differing.append((paths[at], judged, now))
         fresh = [found for found in differing if found[0] not in self._changed]
-        self._changed.update(path for path, _, _ in fresh)
+        self._changed.update((path, None) for path, _, _ in fresh)
         for path, judged, now in fresh[:_NAMED_IN_A_WARNING]:
             logger.warning(
                 "%s was changed after it was judged (%d bytes then, %d now): it is not read again, so lines that were "

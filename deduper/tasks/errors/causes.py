@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
 from deduper.log_formats import LOGS
-from deduper.tasks.errors.detail import ErrorDetails, LineDetails, bytes_of, signature
+from deduper.tasks.errors.detail import BYTE_ORDER_MARK, ErrorDetails, LineDetails, bytes_of, signature, wrong_line
 from deduper.text.values import WHOLE_BITS, Token, timestamp_of
 from deduper.text.wrong import masked
 from deduper.time_zones import time_zone
@@ -119,6 +119,9 @@ def likely_causes(details: ErrorDetails, rows: Sequence[ErrorRow]) -> tuple[str,
 
 def _of_row(details: ErrorDetails, lines: LineDetails, row: ErrorRow) -> Iterable[str]:
     if row.code in _OF_LINES and row.raw is not None and lines.explainer is not None:
+        if row.code == Admission.MALFORMED and wrong_line(lines.explainer, row.raw) == BYTE_ORDER_MARK:
+            yield f"{BYTE_ORDER_MARK}: write UTF-8 without it"
+            return
         if formats := list(_format(details, row.raw)):  # its values are none
             yield from formats
             return

@@ -45,6 +45,8 @@ _ALL_FIT: Final = ("boolean", "binary")
 """Types whose every value in a Parquet file is valid."""
 _MOST_FILES: Final = 1000
 _BOM: Final = "\ufeff"
+BYTE_ORDER_MARK: Final = "a byte order mark stands before the record"
+_TIMESTAMP: Final = "timestamp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,6 @@ class Examination:
 
     def _examined(self, code: int, raw: str | None, source: str, is_null: Mapping[int, bool]) -> str | None:
         details, lines = self._details, self.lines_of(self._details.lines_source(source))
-        raw = raw and raw.removeprefix(_BOM)  # Spark leaves it there
         try:
             if code == Admission.MALFORMED:
                 return _malformed(details, lines, raw, is_null)
@@ -161,14 +162,32 @@ class LineDetails:
 
 
 def _malformed(details: ErrorDetails, lines: LineDetails, raw: str | None, is_null: Mapping[int, bool]) -> str:
+    stamp = details.of_value + details.record.index(_TIMESTAMP) if _TIMESTAMP in details.record else None
+    if stamp is not None and is_null.get(stamp):
+        return _beyond_us(details, stamp)
     if details.format == "avro":
         return _no_datum(details, base64.b64decode(raw or ""))
-    found = None if lines.explainer is None or raw is None else lines.explainer.malformed(raw)
-    if found is None:
-        found = _wrong_path(details, lines)
+    found = None if lines.explainer is None or raw is None else wrong_line(lines.explainer, raw)
+    found = found or _wrong_path(details, lines)
     if found is not None:
         return found
-    return _wrong_value(details, lines, is_null) if details.format == "parquet" else "Spark's parser refuses the line"
+    if details.format == "parquet":
+        return _wrong_value(details, lines, is_null)
+    return "the line is no record of its format" if stamp is None else _beyond_us(details, stamp)
+
+
+def wrong_line(explainer: Explainer, raw: str) -> str | None:
+    """The reason why a line is no record; None when it is one.
+
+    A mark before a file is no part of its lines. Before another record it may be a sign of a text.
+    """
+    found = explainer.malformed(raw)
+    is_of_mark = raw.startswith(_BOM) and explainer.malformed(raw.lstrip(_BOM)) != found
+    return BYTE_ORDER_MARK if is_of_mark else found
+
+
+def _beyond_us(details: ErrorDetails, number: int) -> str:
+    return f"{_name(details, number)}: beyond 64 bits of microseconds since 1970"
 
 
 def _no_datum(details: ErrorDetails, value: bytes) -> str:

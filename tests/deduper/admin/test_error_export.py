@@ -23,10 +23,12 @@ from deduper.cli.main import app
 from deduper.config.files import FilesSource
 from deduper.config.kafka.values import DEDUP_HEADERS
 from deduper.config.load import load_config
+from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
 from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.kafka.fetching import TopicRecord
+from deduper.tasks.readers.parquet import _ADMISSIONS as FAULTS
 from deduper.tasks.readers.text import TextReading
 from tests.deduper.store_samples import Window, make_store, write_config
 from tests.forked import command
@@ -36,7 +38,7 @@ Row = tuple[str, str, int, str | None]
 """Reason, file below the source's folder, position, text."""
 ROWS: dict[int, list[Row]] = {
     0: [("null_key", "a.json", 4, '{"n":1}'), ("malformed", "a.json", 6, "{broken\r")],
-    2: [("null_key", "b.json", 0, '\ufeff{"n":2}'), ("file_missing", "c.json", 0, "in/c.json: gone")],
+    2: [("null_key", "b.json", 0, '{"n":2}'), ("file_missing", "c.json", 0, "in/c.json: gone")],
     3: [("invalid_utf8", "d.json", 9, base64.b64encode(b"\xff").decode()), ("null_key", "d.json", 10, '{"n":3}')],
 }
 ALL = [b'{"n":1}', b"{broken\r", b'{"n":2}', b"\xff", b'{"n":3}']
@@ -82,6 +84,15 @@ class Job:
     def lines(self) -> list[bytes]:
         """The lines of all exported files, in the order of their names."""
         return [line for file in sorted(self.to.iterdir()) for line in file.read_bytes().split(b"\n")[:-1]]
+
+    def read_again(self, file: Path) -> list[str | None]:
+        """The texts of the errors that the job finds in an exported file of lines."""
+        config = load_config(self.file, environment={})
+        assert isinstance(config.source, FilesSource)
+        reading = file_reading(config, config.source, bytes(16))
+        assert isinstance(reading, TextReading)
+        part = reading.part(0, stat_files([ListedFile(str(file), 0)])[0])
+        return [text for batch in reading.records(part) for text in batch["_raw"].to_pylist()]
 
 
 @pytest.fixture
@@ -148,7 +159,7 @@ def test_windows_and_reasons_select(job: Job) -> None:
 
 def test_a_killed_export_is_no_export(job: Job) -> None:
     """What is there has a hidden name; the next call writes all."""
-    words = ["errors", str(job.file), "--export", str(job.to), "--json"]
+    words = ["errors", str(job.file), "--window=0..", "--export", str(job.to), "--json"]
     killed = command(*words, armed="errors.written=kill")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not job.to.exists()
@@ -175,11 +186,20 @@ def test_partition_folders_stay(tmp_path: Path) -> None:
 
 
 def test_csv_with_a_header_gets_one(tmp_path: Path) -> None:
-    """A file's first line is no record there."""
+    """A file's first line is no record there; the job's own reader takes it, in a partition folder too."""
     job = Job(tmp_path, "path: in/, file_format: csv, header: true, delimiter: ';'")
-    job.put({0: [("malformed", "a.csv", 1, "x;y")]})
+    rows: list[Row] = [("malformed", name, 1, "x;y") for name in ("a.csv", "day=1/a.csv", "N=2/Day=1/more/a.csv")]
+    job.put({0: rows})
     job.export()
-    assert job.lines() == [b'"user";"id";"ts";"n";"day"', b"x;y"]
+    assert job.files() == {
+        ".": b'"user";"id";"ts";"n";"day"\nx;y\n',
+        "day=1": b'"user";"id";"ts";"n"\nx;y\n',
+        "N=2/Day=1/more": b'"user";"id";"ts"\nx;y\n',
+    }
+    job.folder.rmdir()
+    job.to.rename(job.folder)
+    for file in job.folder.rglob("*.csv"):
+        assert job.read_again(file) == ["x;y"], file
 
 
 @pytest.mark.parametrize(
@@ -201,12 +221,7 @@ def test_a_name_is_like_that_of_the_file(tmp_path: Path, original: str, begin: s
     job.export()
     (file,) = job.to.iterdir()
     assert (file.name.startswith(begin), file.suffix, file.read_text()) == (True, ending, "x\n")
-    config = load_config(job.file, environment={})
-    assert isinstance(config.source, FilesSource)
-    reading = file_reading(config, config.source, bytes(16))
-    assert isinstance(reading, TextReading)
-    part = reading.part(0, stat_files([ListedFile(str(file), 0)])[0])
-    assert [batch["_raw"].to_pylist() for batch in reading.records(part)] == [["x"]]
+    assert job.read_again(file) == ["x"]
 
 
 def test_large_exports_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,15 +237,17 @@ def test_large_exports_are_several_files(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_rows_of_parquet_are_the_columns_of_the_port(tmp_path: Path) -> None:
-    """In their types, without `_dedup`; a row with a value that the port could not hold is left out."""
+    """In their types, without `_dedup`; a row with a null in place of a value that no column holds is left out."""
+    faults = [Admission(code).reason for code in FAULTS[1:].tolist()]
     job = Job(tmp_path, "path: in/, file_format: parquet", "parquet")
     for window in range(2):
-        reasons = ["ahead_of_now", "malformed", "null_key"]
+        reasons = ["ahead_of_now", *faults, "null_key"]
         said = [job.said(reason, f"day={window}/a.parquet", n, None) for n, reason in enumerate(reasons)]
-        columns = {"user": ["a", None, None], "id": pa.array([window, 1, 2], pa.int64())}
+        columns = {"user": ["a", *[None] * len(faults), None], "id": pa.array([window, *[1] * len(faults), 2])}
         parquet.write_table(pa.table({**columns, "_dedup": said}), job.port_file(window, "parquet"))
     report = job.export()
-    assert (report.rows, report.left_out, report.files) == ({"ahead_of_now": 2, "null_key": 2}, {"malformed": 2}, 2)
+    assert (report.rows, report.files) == ({"ahead_of_now": 2, "null_key": 2}, 2)
+    assert report.left_out == dict.fromkeys(["bad_expiry", "malformed", "invalid_utf8"], 2)
     for window in range(2):
         (file,) = (job.to / f"day={window}").iterdir()
         table = parquet.ParquetFile(file).read()
@@ -299,3 +316,13 @@ def test_the_command(job: Job) -> None:
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, "2 records in 1 file" in " ".join(result.output.split())) == (0, True)
     assert job.lines() == [b'{"n":2}', b'{"n":3}']
+
+
+def test_an_export_names_its_windows(job: Job) -> None:
+    """Else each export would send the records of earlier ones again, which may be unique again by then."""
+    words = ["errors", str(job.file), "--reason=null_key", "--export", str(job.to)]
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, "add --window" in " ".join(result.output.split())) == (2, True)
+    assert not job.to.exists()
+    assert CliRunner().invoke(app, [*words, "--window", "0.."]).exit_code == 0
+    assert job.lines() == [b'{"n":1}', b'{"n":2}', b'{"n":3}']

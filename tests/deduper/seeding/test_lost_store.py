@@ -6,13 +6,16 @@ The real job, on a stand-in for a session, as in `test_seed`.
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from rich.console import Console
 
 from bucket_store.pieces import rocksdb_backend
@@ -176,6 +179,42 @@ def test_files_that_stay_in_the_source_are_judged_again_and_give_no_unique(new_j
     assert set(unique) <= {*again["duplicate"], *again["expired"]}
 
 
+def list_of_judged_files() -> str:
+    """The program of the page that lists the files to move away."""
+    page = Path(__file__).parents[3] / "docs/recovery.md"
+    found = re.search(r'^( +)python -c "(.*?)"$', page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[2].replace(f"\n{found[1]}", "\n")
+
+
+def test_a_window_that_is_half_published_loses_no_row(
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its files stay in the source, by the list of the page: its rows that were not out leave by `unique`, once."""
+    job = new_job(store={"url": "file:state", "shards": 2}, source={"max_files_per_batch": 1})
+    for number in range(3):
+        job.add_records({"k": key, "t": number} for key in ["again", *(f"{number}-{nth}" for nth in range(6))])
+    job.run()
+    keys = sorted(row["k"] for row in job.rows("unique"))
+    # Of two writers' files in `unique` one was renamed, beside all files of other ports.
+    newest = max((job.directory / "out/unique").glob("*.parquet"))
+    parquet.write_table(parquet.ParquetFile(newest).read().slice(0, 3), newest)
+    published = [row["k"] for row in job.rows("unique")]
+    assert len(published) == len(keys) - 3
+    monkeypatch.chdir(job.directory)
+    capsys.readouterr()
+    exec(list_of_judged_files(), {})
+    (done := job.directory / "done").mkdir()
+    for path in map(Path, capsys.readouterr().out.split()):
+        path.rename(done / path.name)
+    rebuilt = lost(job)
+    seeded(rebuilt, outputs(job))
+    rebuilt.run()
+    assert sorted([*published, *(row["k"] for row in rebuilt.rows("unique"))]) == keys
+    assert len(list(done.iterdir())) == 2
+    assert len(rebuilt.rows("duplicate")) == 4
+
+
 @pytest.mark.night(but=["fast-parquet", "secure-json", "fast-csv"])
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("digest", ["fast", "secure"])
@@ -250,6 +289,20 @@ def test_files_that_are_no_outputs_are_refused(new_job: Callable[..., Job]) -> N
     job.add_file(['{"k": "a"}'])
     with pytest.raises(UsageError, match="not all files are a port's"):
         plan_seed(job.config, SeedInput("files", str(job.directory / "in"), is_of_outputs=True), None)
+
+
+@pytest.mark.parametrize("is_of_outputs", [False, True])
+def test_a_place_is_seeded_as_outputs_or_as_records(is_of_outputs: bool, new_job: Callable[..., Job]) -> None:
+    """Once: a second time its keys that have expired since would be back. Topics are told apart by the same rule."""
+    job = new_job(store={"url": "file:state", "shards": 2}, source={"file_format": "parquet"})
+    job.add_table(pa.table({"k": ["a"], "t": [1]}))
+    job.run()
+    rebuilt = lost(job)
+    given = replace(outputs(job), is_of_outputs=is_of_outputs)
+    seeded(rebuilt, given)
+    with pytest.raises(UsageError, match="it was seeded with" + "out" * (not is_of_outputs) + " --outputs"):
+        plan_seed(rebuilt.config, replace(given, is_of_outputs=not is_of_outputs), None)
+    assert plan_seed(rebuilt.config, given, None).files == 1
 
 
 def test_the_latest_copy_of_a_key_counts(new_job: Callable[..., Job]) -> None:

@@ -12,7 +12,7 @@ from deduper.service.metrics import EndTimes
 from deduper.service.window_metrics import HealthFacts, complaints
 
 WELL = HealthFacts(
-    up_s=10_000, running_s=0, is_committed=False, commit_s=5, brokers_s=3, waiting=0, free_bytes={"store": 10**12}
+    up_s=10_000, running_s=0, is_committed=False, commit_s=5, brokers_s=3, waits_s=0, free_bytes={"store": 10**12}
 )
 
 
@@ -35,13 +35,15 @@ def reasons(**changes: Any) -> list[str]:
         ({"away_s": 300}, []),
         ({"away_s": 300.1}, ["source away"]),
         ({"commit_s": 9999}, []),
-        ({"commit_s": 900, "waiting": 1}, []),
-        ({"commit_s": 900.1, "waiting": 1}, ["no progress"]),
-        ({"commit_s": 900.1, "waiting": 1, "up_s": 900}, []),
-        ({"commit_s": 900.1, "waiting": 1, "running_s": 1}, []),
-        ({"commit_s": None, "waiting": 1}, ["no window was ever committed"]),
-        ({"commit_s": None, "waiting": 1, "up_s": 900}, []),
+        ({"commit_s": 900, "waits_s": 9999}, []),
+        ({"commit_s": 900.1, "waits_s": 900.1}, ["no progress"]),
+        ({"commit_s": 900.1, "waits_s": 900.1, "up_s": 900}, []),
+        ({"commit_s": 900.1, "waits_s": 900.1, "running_s": 1}, []),
+        ({"commit_s": None, "waits_s": 900.1}, ["no window was ever committed"]),
+        ({"commit_s": None, "waits_s": 900.1, "up_s": 900}, []),
         ({"commit_s": None}, []),
+        ({"commit_s": 9999, "waits_s": 900}, []),
+        ({"commit_s": None, "waits_s": 900}, []),
         ({"free_bytes": {"store": 256 * 2**20}}, []),
         ({"free_bytes": {"store": 256 * 2**20 - 1, "unique": 0}}, ["disk full", "disk full"]),
         ({"running_s": 901, "brokers_s": 301}, ["window stuck", "brokers away"]),
@@ -56,7 +58,7 @@ def test_a_job_of_rare_windows_has_the_time_of_three() -> None:
     """A trigger of an hour: that no window was committed for two hours is as it should be."""
     hour = 3600
     for commit_s, up_s in ((3 * hour, 9 * hour), (None, 3 * hour)):
-        facts = replace(WELL, waiting=1, commit_s=commit_s, up_s=up_s)
+        facts = replace(WELL, waits_s=9 * hour, commit_s=commit_s, up_s=up_s)
         assert list(complaints(facts, hour * 1_000_000)) == []
         later = replace(facts, commit_s=None if commit_s is None else commit_s + 1, up_s=up_s + 1)
         assert len(list(complaints(later, hour * 1_000_000))) == 1

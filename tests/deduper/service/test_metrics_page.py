@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.last_end import LastEnd, write_end
 from bucket_store.log.leak_sample import write_leak_sample
-from bucket_store.log.records import CommitRecord, LogState
+from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.places.local import local_place
 from deduper.config.model import Config
@@ -442,6 +442,27 @@ def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monk
     assert not settings.store.path.exists()
 
 
+@pytest.mark.slow
+def test_a_start_shows_what_it_publishes_before_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that takes nothing keeps the start in the recovery, for as long as `source.deadline`."""
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp"}
+    settings = config(tmp_path, source=source)
+    (tmp_path / "in").mkdir()
+    log = owned_log(settings)
+    log.place(replace(committed(log), outputs=(OutputFile("unique", "staged/f", "out/f", 1, 1, 1),)))
+    pages = []
+
+    def recover(*_: object) -> None:
+        pages.append(scraped(settings))
+        raise DeduperError("the port takes nothing")
+
+    monkeypatch.setattr(job, "recover", recover)
+    with pytest.raises(DeduperError, match="takes nothing"):
+        job.run(settings, once=True, max_windows=None, take_over=True, on_progress=lambda _: None)
+    assert "deduper_unpublished_windows 1.0" in pages[0]
+    assert "deduper_committed_window 0.0" in pages[0]
+
+
 class _Brokers:
     """Brokers that answer, or never do."""
 
@@ -639,17 +660,18 @@ def test_memory_of_a_container_or_the_machine(
 
 
 def test_logged_warnings_are_counted(tmp_path: Path) -> None:
-    """By level and module, while the job runs, and not their texts."""
+    """By level, each from 0 on, while the job runs, and not their texts."""
     settings = config(tmp_path)
     with serving_metrics(settings, settings.metrics, lambda: NOW_US, JobMetrics):  # type: ignore[arg-type]
+        before = scraped(settings)
         logging.getLogger("deduper.window.attempt").warning("a %s", "secret")
         logging.getLogger("deduper.window.attempt").info("nothing")
         logging.getLogger("bucket_store.x").critical("bad")
         text = scraped(settings)
     logging.getLogger("deduper.window.attempt").warning("after it")
-    assert 'deduper_log_messages_total{level="warning",logger="deduper.window.attempt"} 1.0' in text
-    assert 'deduper_log_messages_total{level="error",logger="bucket_store.x"} 1.0' in text
-    assert 'deduper_log_messages_total{level="error",logger="deduper"} 0.0' in text
+    for level in ("warning", "error"):
+        assert f'deduper_log_messages_total{{level="{level}"}} 0.0' in before
+        assert f'deduper_log_messages_total{{level="{level}"}} 1.0' in text
     assert "secret" not in text
 
 
@@ -677,8 +699,10 @@ def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
     with serving_metrics(settings, settings.metrics, lambda: now_us, JobMetrics) as reported:  # type: ignore[arg-type]
         reported.opened(log)
         reported._seconds = lambda: reported._started + seconds
-        assert answered(settings, "/healthz")[1] == "ok\n"
         seconds = 301.0
+        assert answered(settings, "/healthz")[1] == "ok\n", "nothing is asked yet"
+        reported.source_watched()
+        seconds = 602.0
         with pytest.raises(urllib.error.HTTPError) as caught:
             answered(settings, "/healthz")
         assert caught.value.code == 503
@@ -698,16 +722,51 @@ def test_a_folder_that_is_away_is_on_the_page_and_no_health(tmp_path: Path) -> N
     def away_s() -> float:
         return page(registry)["deduper_source_away_seconds", frozenset()]
 
-    reported.source_files(pending=0, changed=0)
+    reported.source_files(pending=0, since_s=None, changed=0)
     seconds = 1000.0
     for _ in range(2):
         reported.source_away()
         seconds += 200.5
     assert away_s() == 401
     assert reported.health() == ["source away: its files cannot be listed for 401 s"]
-    reported.source_files(pending=0, changed=0)
+    reported.source_files(pending=0, since_s=None, changed=0)
     assert reported.health() == []
     assert away_s() == 0
+
+
+def test_the_age_of_the_oldest_file_that_waits(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """At the scrape; 0 without one, and for one of the future."""
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp, n long"}
+    now_us = NOW_US
+    reported = JobMetrics(config(tmp_path, source=source), registry, lambda: now_us)
+    for since_s, age_s in ((NOW_US / 1e6 - 90, 90), (None, 0), (NOW_US / 1e6 + 90, 0)):
+        reported.source_files(pending=0 if since_s is None else 1, since_s=since_s, changed=0)
+        assert value(registry, "deduper_source_pending_seconds") == age_s
+    reported.source_files(pending=1, since_s=NOW_US / 1e6, changed=0)
+    now_us += 5_000_000
+    assert value(registry, "deduper_source_pending_seconds") == 5
+
+
+def test_a_start_shows_the_window_that_it_publishes(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Before it has: a port that takes nothing keeps the start there, and the page is all that says so."""
+    seconds = 0.0
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    for window in range(3):
+        outputs = (OutputFile("unique", "staged/f", "out/f", 1, 1, 1),) if window == 2 else ()
+        log.place(replace(committed(log, ends(10 * window)), outputs=outputs))
+    reported = JobMetrics(settings, registry, lambda: NOW_US, lambda: seconds)
+    reported.recovering(log)
+    seconds = 601.0
+    shown = ("deduper_committed_window", "deduper_published_window", "deduper_unpublished_windows")
+    assert [value(registry, name) for name in shown] == [2, 1, 1]
+    assert value(registry, "deduper_window_running_seconds") == 601
+    assert value(registry, "deduper_last_commit_timestamp_seconds") == NOW_US / 1e6
+    assert reported.health() == ["publishing stuck: a committed window has not been published for 601 s"]
+    reported.opened(log)
+    assert [value(registry, name) for name in shown] == [2, 2, 0]
+    assert value(registry, "deduper_window_running_seconds") == 0
+    assert reported.health() == []
 
 
 def test_health_knows_what_the_job_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -727,7 +786,9 @@ def test_health_knows_what_the_job_knows(tmp_path: Path, monkeypatch: pytest.Mon
     assert reported.health() == []
     now_us += 901_000_000
     reported.source_ends({PLACES[0]: 12})
-    assert reported.health() == ["no progress: no window was committed for 901 s, and input waits"]
+    assert reported.health() == [], "a record has come just now"
+    now_us += 901_000_000
+    assert reported.health() == ["no progress: no window was committed for 1802 s, and input waits"]
     with reported.window():
         seconds += 1
         assert reported.health() == []

@@ -49,6 +49,13 @@ def test_every_metric_is_in_the_reference() -> None:
     assert all(any(name.startswith(beginning) for name in composed) for beginning in beginnings)
 
 
+def test_every_kind_of_failure_is_in_the_reference() -> None:
+    """Of the two metrics that have it as a label."""
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    kinds = re.findall(r"^\| deduper_(?:last_error|errors)_\w+ \|[^|]*\| kind = ([\w, ]+) \|", text, re.MULTILINE)
+    assert [tuple(one.strip().split(", ")) for one in kinds] == [FAILURES] * 2
+
+
 def test_types_and_labels_are_those_of_the_page(tmp_path: Path) -> None:
     """A job of topics that has made a window serves what the table says."""
     settings, registry = config(tmp_path), CollectorRegistry()

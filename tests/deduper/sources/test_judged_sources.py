@@ -267,6 +267,66 @@ def test_a_changed_file_is_named_and_not_read_again(windows: Windows, caplog: py
         assert windows.batches.changed == 2
 
 
+def test_a_changed_file_that_was_moved_out_counts_no_more(
+    windows: Windows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that the next one shows; a file of its name is looked at anew. Of very many, some are looked for each time."""
+    monkeypatch.setattr("deduper.sources.files.judged._CHECKED_A_LISTING", 2)
+    for name in ("a", "b", "c"):
+        windows.put(name)
+    windows.drain()
+    for name in ("a", "b", "c"):
+        windows.put(name, "longer\n")
+    found = []
+    windows.start()
+    windows.drain()
+    assert windows.batches.changed == 3
+    for name in ("a", "b"):
+        (windows.folder / name).unlink()
+    for _ in range(3):
+        windows.drain()
+        found.append(windows.batches.changed)
+    assert found[-1] == 1
+    caplog.clear()
+    windows.put("a", "longer still\n")
+    for _ in range(3):
+        windows.drain()
+    assert windows.batches.changed == 2
+    assert "a was changed after it was judged" in caplog.text
+
+
+def test_the_oldest_file_that_waits_had_come_then(windows: Windows) -> None:
+    """By its modification time, but after the listing that did not have it: a move keeps old times."""
+    now_s = 1000.0
+    batches = FileBatches(windows.source, windows.known, UNREAD, 500.0, lambda: now_s)
+
+    def listed(at_s: float, **modified_s: float) -> float | None:
+        nonlocal now_s
+        now_s = at_s
+        for name, seconds in modified_s.items():
+            os.utime(windows.put(name), (seconds, seconds))
+        batches.list_new()
+        return batches.waiting_since_s
+
+    def taken() -> float | None:
+        batch = batches.next_batch()
+        assert batch is not None
+        windows.commit(batch)
+        return batches.waiting_since_s
+
+    assert listed(1000, a=3, b=700) == 500, "in the folder before the process"
+    assert taken() == 700
+    assert taken() is None
+    assert listed(1030) is None
+    assert listed(1060, c=4, d=1050, e=9999) == 1030, "moved into the folder"
+    assert taken() == 1050
+    batches.put_off()
+    assert batches.waiting_since_s is None
+    assert listed(1090) == 1050, "as before the folder was away"
+    assert taken() == 1090, "its time is in the future"
+    assert taken() is None
+
+
 def test_changes_are_looked_for_a_few_files_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first listing, so many, the newest among them, and in the end all."""
     monkeypatch.setattr("deduper.sources.files.judged._CHECKED_A_LISTING", 3)

@@ -81,6 +81,12 @@ CSV = FILES | {"file_format": "csv"}
             "ts has times as texts: declare it `timestamp`",
         ),
         ({}, "malformed", f"{CANARY},1,2024-01-01", "the lines look like CSV: is the format json?"),
+        (
+            {},
+            "malformed",
+            f'\ufeff{{"user":"{CANARY}","id":1,"ts":"2024-01-01"}}',
+            "a byte order mark stands before the record: write UTF-8 without it",
+        ),
         ({}, "malformed", "[{}]", "a line begins an array: each record must be an object on a line of its own"),
         (
             {},

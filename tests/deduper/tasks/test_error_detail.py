@@ -73,8 +73,9 @@ ROW = '{"user":"a","id":1,"ts":"2024-01-01"}'
             'ts: timestamp expected, text of 10 characters like "99/99/9999"',
         ),
         ("malformed", "x", (0, 1, 2), "the line is no object"),
-        ("malformed", '\ufeff{"id":"1"}', (0, 1, 2), 'id: bigint expected, text of 1 character like "9"'),
-        ("malformed", ROW, (0, 1, 2), "Spark's parser refuses the line"),
+        ("malformed", f"\ufeff{ROW}", (0, 1, 2), "a byte order mark stands before the record"),
+        ("malformed", '\ufeff{"id":"1"}', (0, 1, 2), "a byte order mark stands before the record"),
+        ("malformed", ROW, (0, 1, 2), "the line is no record of its format"),
         ("invalid_utf8", base64.b64encode(b"\xff{}").decode(), (0, 1, 2), "bytes that are not UTF-8"),
         (
             "invalid_utf8",
@@ -115,6 +116,9 @@ def test_csv(tmp_path: Path) -> None:
     assert detail(given, Admission.MALFORMED, "user;id;ts") == (
         'id: bigint expected, text of 2 characters like "aa"; ts too'
     )
+    assert detail(given, Admission.MALFORMED, "\ufeffa;1;2024;b") == "the line has 4 fields, 3 columns are declared"
+    assert detail(given, Admission.MALFORMED, "\ufeffa;x;2024") == ('id: bigint expected, text of 1 character like "a"')
+    assert detail(given, Admission.MALFORMED, '\ufeff"a;b";1;2024') == "a byte order mark stands before the record"
     assert detail(given, Admission.NULL_KEY, ";1;2024", nulls=(0,)) == "user: an empty field"
     assert detail(given, Admission.NULL_EXPIRY, "a;1", nulls=(2,)) == "ts: the line ends before it"
 
@@ -177,6 +181,20 @@ def test_records_of_topics(tmp_path: Path, has_columns: bool) -> None:
     assert detail(given, Admission.INVALID_UTF8, '{"id":1}', nulls=nulls()) == (
         "bytes that are not UTF-8 in a part of the record: key"
     )
+
+
+AVRO = {"type": "record", "name": "click", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.mark.parametrize("value", [{"format": "json", "schema": "id long"}, {"format": "avro", "avro_schema": AVRO}])
+def test_the_timestamp_of_a_record(tmp_path: Path, value: dict[str, Any]) -> None:
+    """In nanoseconds it is beyond 64 bits; the value is sound."""
+    record = {"user": "key", "at": "timestamp"}
+    given = details(tmp_path, {**TOPIC, "value": value, "record": record}, expiry={"by": "never"})
+    said = "at (the record's timestamp): beyond 64 bits of microseconds since 1970"
+    assert detail(given, Admission.MALFORMED, '{"id":1}', nulls=(2,)) == said
+    if value["format"] == "json":  # without the columns a datum is not read once more
+        assert detail(given, Admission.MALFORMED, '{"id":1}') == said
 
 
 def test_avro_and_text(tmp_path: Path) -> None:
