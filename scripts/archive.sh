@@ -20,11 +20,7 @@ run -c 'import sys, deduper; sys.exit(not deduper.__file__.startswith(sys.prefix
 # numba takes compiled code for stale when the module has another time, and archives keep whole seconds.
 find "$work/env" -name '*.py' -exec touch -d @1700000000 {} +
 # The code goes beside the modules: a folder of its own is found by the path of the modules, another one on each host.
-run -m deduper quickstart --records 20000 "$work/compiled" >&2
-# A small quickstart needs no worker of Spark's: its kernels, and those of topics where their client is installed.
-run -c 'import deduper.tasks.worker_daemon'
-run -c 'from importlib.util import find_spec as has; has("confluent_kafka") and __import__("deduper.sources.kafka.partition_queue")'
-run -c 'from importlib.util import find_spec as has; has("confluent_kafka") and __import__("deduper.sinks.row_sender")'
+run -m deduper.service.kernels
 if [ -z "$(find "$work/env" -path '*/__pycache__/*' -name '*.nbc' -print -quit)" ]; then
     echo "numba has not kept its code in $work/env" >&2
     exit 1

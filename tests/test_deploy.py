@@ -29,6 +29,7 @@ from ruamel.yaml import YAML
 import deduper
 from deduper.config.load import load_config
 from deduper.errors import ExitCode
+from deduper.spark.installed import heap_bytes
 from deduper.spark_promises import JVM_PROPERTIES
 from tests.services.draw_dashboard import filled
 from tests.services.jars import BROKER_JARS, KAFKA_VERSION
@@ -360,9 +361,38 @@ UNIT = DEPLOY / "deduper@.service"
 NEEDS_A_PERSON = {ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.FENCED}
 
 
+def of_unit() -> dict[str, str]:
+    """The settings of the unit."""
+    return dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if re.match(r"\w+=", line))
+
+
+def test_what_is_made_ahead_of_a_start_lies_where_the_unit_looks() -> None:
+    """Commands of the page that run as the job's user name the unit's cache, and its folders are the user's."""
+    unit, page = of_unit(), (ROOT / "docs/how-to/systemd.md").read_text(encoding="utf-8")
+    cache = dict(word.split("=", 1) for word in unit["Environment"].split())["XDG_CACHE_HOME"]
+    commands = re.findall(r"^ *runuser -u (\S+) -- (.*)$", page, re.MULTILINE)
+    program = Path(unit["ExecStart"].split()[0]).parent
+    assert len(commands) == 3
+    for user, command in commands:
+        assert user == unit["User"]
+        assert re.match(rf"env XDG_CACHE_HOME={cache} {program}/\w+ ", command), command
+    (made,) = re.findall(r"^ *install -d -o deduper -g deduper (.*)$", page, re.MULTILINE)
+    folders = [f"/var/lib/{unit['StateDirectory']}", f"/var/cache/{unit['CacheDirectory']}"]
+    assert made.split() == [folder.replace("%i", "clicks") for folder in folders]
+    assert (unit["WorkingDirectory"], cache) == tuple(folders)
+
+
+def test_compiled_code_is_made_by_one_program() -> None:
+    """It has the kernels of all jobs, which no import compiles: in the image, in an archive, on a host."""
+    for name in ("deploy/Dockerfile", "scripts/archive.sh", "docs/how-to/systemd.md", "docs/how-to/cluster.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "-m deduper.service.kernels" in text, name
+        assert not re.search(r"import\W+deduper\.", text), name
+
+
 def test_systemd_restarts_what_a_restart_may_mend() -> None:
     """Not after the exit codes that need a person; the job gets SIGTERM and the time to finish a window."""
-    unit = dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if re.match(r"\w+=", line))
+    unit = of_unit()
     assert {int(code) for code in unit["RestartPreventExitStatus"].split()} == NEEDS_A_PERSON
     assert (unit["Restart"], unit["KillMode"]) == ("on-failure", "mixed")
     assert int(unit["TimeoutStopSec"]) >= 120
@@ -409,7 +439,9 @@ def test_kubernetes_runs_one_pod_with_room(tmp_path: Path) -> None:
     (container,) = pod["containers"]
     (shared,) = [one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one]
     assert config.store.memory < int(shared.removesuffix("Gi")) * 2**30
-    assert int(container["resources"]["limits"]["memory"].removesuffix("Gi")) >= int(shared.removesuffix("Gi")) + 3
+    limit = int(container["resources"]["limits"]["memory"].removesuffix("Gi"))
+    assert heap_bytes(config.spark) + config.store.memory <= limit * 2**30, "a start would warn"
+    assert limit >= int(shared.removesuffix("Gi")) + 3
     assert spec["replicas"] == 1
     assert config.metrics is not None
     assert container["ports"] == [{"name": "metrics", "containerPort": config.metrics.port}]
@@ -449,6 +481,8 @@ def test_executors_on_kubernetes_reach_their_driver_and_have_room(tmp_path: Path
     shared = str(config.spark["spark.kubernetes.executor.volumes.emptyDir.shm.options.sizeLimit"])
     overhead = str(config.spark["spark.executor.memoryOverhead"])
     assert config.store.memory < int(shared.removesuffix("Gi")) * 2**30 < gigabytes(overhead) * 2**30
+    limit = int(pod["containers"][0]["resources"]["limits"]["memory"].removesuffix("Gi"))
+    assert heap_bytes(config.spark) + 2**30 <= limit * 2**30, "the driver's Java and Python"
     assert not config.store.url.startswith(("rocksdb:", "file:"))
     assert config.store.shards % (3 * int(str(config.spark["spark.executor.cores"]))) == 0
 

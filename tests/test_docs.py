@@ -107,7 +107,7 @@ def mentioned(command: str) -> list[str]:
 
 def nested(words: list[str]) -> list[str] | None:
     """The command of `deduper` in the words of a simple command: its own, or one that another program starts."""
-    found = [at for at, word in enumerate(words) if re.fullmatch(r"(.*/)?deduper(:[\d.]+)?", word)]
+    found = [at for at, word in enumerate(words) if re.fullmatch(r"([^=]*/)?deduper(:[\d.]+)?", word)]
     at = found[-1] if found else None
     if at is None or (at and (words[0] not in STARTERS or (words[at - 1].startswith("-") and words[at - 1] != "--"))):
         return None

@@ -24,7 +24,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -120,6 +120,8 @@ class HdfsNames:
     """The files of the HDFS at `authority`: `host:port` of a NameNode, or a name service of HADOOP_CONF_DIR."""
 
     authority: str
+    is_public: bool = field(default=False, compare=False)
+    """New files have mode 0644 and not 0600. No umask counts, neither this process's nor the cluster's."""
 
     @property
     def scheme(self) -> str:
@@ -337,7 +339,8 @@ class HdfsNames:
 
         def write(client: Client) -> None:
             size = None if self.authority in _own_blocks else _block_size(len(data))
-            options = WriteOptions(permission=0o600, create_parent=parents, replication=replicas, block_size=size)
+            mode = 0o644 if self.is_public else 0o600
+            options = WriteOptions(permission=mode, create_parent=parents, replication=replicas, block_size=size)
             try:
                 # The inner client: a file of the outer one is closed when it is collected. After a refused write that
                 # means to ask the NameNode for 15 s whether it has a block that no DataNode has.
@@ -518,7 +521,7 @@ class HdfsNames:
         return ahead
 
 
-def hdfs_place(url: str) -> Place:
+def hdfs_place(url: str, *, is_public: bool = False) -> Place:
     """The place of `hdfs://HOST:PORT/PATH`, or of a name service in place of HOST:PORT. Nothing is connected to yet.
 
     Raises:
@@ -527,7 +530,7 @@ def hdfs_place(url: str) -> Place:
     parts = urlsplit(url)
     if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("the URL of a place in HDFS is hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH, and no more")
-    return Place(HdfsNames(parts.netloc), PurePosixPath("/", unquote(parts.path).lstrip("/")))
+    return Place(HdfsNames(parts.netloc, is_public), PurePosixPath("/", unquote(parts.path).lstrip("/")))
 
 
 def _client(authority: str) -> Client:

@@ -8,8 +8,11 @@ from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
 
 
-def open_place(url: str) -> Place:
+def open_place(url: str, *, is_public: bool = False) -> Place:
     """The place of a URL, or of a bare path of this machine. Nothing is connected to yet.
+
+    In HDFS the files that are made through the place are their owner's alone, or with `is_public` readable by all. On
+    this machine the umask decides, in an object store its own rules.
 
     Raises:
         ValueError: no storage has this scheme, or the URL holds more than a place.
@@ -29,5 +32,5 @@ def open_place(url: str) -> Place:
     if scheme == "hdfs":
         from bucket_store.places.hdfs import hdfs_place  # hdfs-native need not be installed
 
-        return hdfs_place(url)
+        return hdfs_place(url, is_public=is_public)
     raise ValueError(f"{url}: no storage has the scheme {scheme}:")

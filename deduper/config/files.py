@@ -111,8 +111,8 @@ class FileSink(Section):
 
     @property
     def place(self) -> Place:
-        """The directory."""
-        return open_place(self.url)
+        """The directory; its files are for others to read."""
+        return open_place(self.url, is_public=True)
 
     @property
     def is_local(self) -> bool:

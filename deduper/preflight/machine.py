@@ -26,10 +26,12 @@ from deduper.spark.installed import (
     require_own_spark,
     require_user_name,
 )
+from deduper.spark_promises import DEFAULT_MASTER, is_one_process
 from deduper.units import approximate_size
 from deduper.window import table_folder
 
 _NEAR = 0.9
+_HEAP, _OF_MACHINE = "spark.driver.memory", "of this machine or container"
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -109,11 +111,21 @@ def kernels(_: Start) -> Results:
 
 
 def memory(start: Start) -> Results:
-    """`store.memory` against /dev/shm and the machine. Tables without room there are on the disk."""
-    place, wanted, shared = "store.memory", start.config.store.memory, table_folder.SHARED_MEMORY
+    """`store.memory` against /dev/shm, and Java's heap and it against the machine; tables without room are on the disk.
+
+    On a cluster the tables are on other hosts, and of the driver's the heap alone is known.
+    """
+    config, machine = start.config, _machine_bytes()
+    heap = heap_bytes(config.spark)
+    if not is_one_process(str(config.spark.get("spark.master", DEFAULT_MASTER))):
+        if heap > machine:
+            what = f"{approximate_size(heap)} is more than the {approximate_size(machine)} {_OF_MACHINE}"
+            yield warning("memory", _HEAP, f"{what}: with a full heap the kernel may end the job", f"lower {_HEAP}")
+        return
+    place, wanted, shared = "store.memory", config.store.memory, table_folder.SHARED_MEMORY
     if shared.is_dir():
         room = shutil.disk_usage(shared)
-        free = room.free + _size(Path(table_folder.table_settings(start.config).memory_dir))
+        free = room.free + _size(Path(table_folder.table_settings(config).memory_dir))
         if min(room.total, free) < wanted:
             what = (
                 f"{approximate_size(wanted)} is more than {shared} has: {approximate_size(room.total)}, of them "
@@ -124,13 +136,12 @@ def memory(start: Start) -> Results:
             yield note("memory", place, f"{shared} has room for {approximate_size(wanted)} of tables")
     else:
         yield note("memory", place, f"there is no {shared}: tables are on the disk")
-    heap, machine = heap_bytes(start.config.spark), _machine_bytes()
     if heap + wanted > machine:
         what = (
-            f"with the {approximate_size(heap)} of spark.driver.memory it is more than the {approximate_size(machine)} "
-            "of this machine or container: with a full store the kernel may end the job"
+            f"with the {approximate_size(heap)} of {_HEAP} it is more than the {approximate_size(machine)} "
+            f"{_OF_MACHINE}: with a full store the kernel may end the job"
         )
-        yield warning("memory", place, what, "lower store.memory or spark.driver.memory")
+        yield warning("memory", place, what, f"lower store.memory or {_HEAP}")
 
 
 def _machine_bytes() -> int:

@@ -73,7 +73,9 @@ PortFunction = Callable[[DataFrame, Window], object]
 
 @dataclass(frozen=True, slots=True)
 class ParquetSink:
-    """Parquet files in a directory, as a job writes them; a window's files appear together, once.
+    """Parquet files in a directory, as a job writes them.
+
+    Each file appears whole, once; those of a window appear one after another. `PublishedWindows` reads whole windows.
 
     Args:
         path: a path, or `hdfs://HOST:PORT/PATH`.
@@ -91,7 +93,9 @@ class ParquetSink:
 
 @dataclass(frozen=True, slots=True)
 class JsonSink:
-    """Files of JSON lines in a directory, as a job writes them; a window's files appear together, once.
+    """Files of JSON lines in a directory, as a job writes them.
+
+    Each file appears whole, once; those of a window appear one after another.
 
     >>> JsonSink("out/error").section()
     {'format': 'json', 'path': 'out/error'}

@@ -17,6 +17,7 @@ import psutil
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import DataFrame, SparkSession
 
+from deduper.errors import DeduperError
 from deduper.spark.installed import require_java
 from deduper.spark.planned_batches import PlannedBatches
 from deduper.spark.session import JVM_ERRORS, start_session
@@ -31,13 +32,17 @@ def make() -> Path:
     """Make the archive, if it is not there, from the classes of a query of one batch.
 
     Raises:
-        DeduperError, UsageError: as `start_session`.
+        DeduperError, UsageError: as `start_session`, and where there is no folder to write to.
     """
     archives = require_java().class_archives(_find_spark_home())
     there = archives.whole()
     if there is not None:
         return there
-    archives.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        archives.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        what = f"{archives.folder}: cannot be made: {exc.strerror}"
+        raise DeduperError(f"{what}; name a folder of this user's in XDG_CACHE_HOME") from exc
     with tempfile.TemporaryDirectory(dir=archives.folder) as name:
         folder = Path(name)
         made = folder / "classes.jsa"
@@ -66,4 +71,7 @@ def _run_query(session: SparkSession, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{make()}\n")
+    try:
+        sys.stdout.write(f"{make()}\n")
+    except DeduperError as error:
+        sys.exit(f"error: {error}")

@@ -67,6 +67,8 @@ def pyspark_folder() -> Path:
 _VERSIONS = (17, 21)
 DEFAULT_HEAP = "4g"
 """`spark.driver.memory` of a job that sets none."""
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""A variable of a program that `spark-submit` runs: its JVM was there first, with options of its own."""
 _HEAP = re.compile(r"\s*(\d+)\s*([kmgt]?)b?\s*", re.IGNORECASE)
 _ADVICE = "install one with `apt-get install openjdk-17-jre-headless`, or set JAVA_HOME to a Java 17 or 21"
 
@@ -140,8 +142,12 @@ def require_user_name() -> None:
 
 
 def heap_bytes(settings: Mapping[str, object]) -> int:
-    """The greatest heap of the JVM, as the settings of Spark say; 0 for a text that Spark will refuse."""
-    text = str(settings.get("spark.driver.memory", DEFAULT_HEAP))
-    found = _HEAP.fullmatch(text)
+    """The greatest heap of the JVM, by the settings of Spark.
+
+    0 where they do not say it: for a text that Spark will refuse, and for the JVM of `spark-submit`.
+    """
+    found = _HEAP.fullmatch(str(settings.get("spark.driver.memory", DEFAULT_HEAP)))
+    if found is None or SUBMITTED in os.environ:
+        return 0
     # Without a unit Spark means MiB.
-    return 0 if found is None else int(found[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[found[2].lower() or "m"]
+    return int(found[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[found[2].lower() or "m"]

@@ -25,7 +25,14 @@ from pyspark.sql import SparkSession
 from bucket_store.filesystem import package_root
 from deduper.errors import DeduperError, UsageError
 from deduper.spark.failures import readable_cause
-from deduper.spark.installed import DEFAULT_HEAP, Java, require_java, require_own_spark, require_user_name
+from deduper.spark.installed import (
+    DEFAULT_HEAP,
+    SUBMITTED,
+    Java,
+    require_java,
+    require_own_spark,
+    require_user_name,
+)
 from deduper.spark.jvm_log import logged_jvm
 from deduper.spark_promises import (
     DEFAULT_MASTER,
@@ -78,8 +85,6 @@ _SETTINGS = {
 
 _WORKERS_PYTHON = "spark.pyspark.python"
 _DRIVERS_PYTHON = "PYSPARK_DRIVER_PYTHON"
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""A variable of a program that `spark-submit` runs: its JVM was there first, with options of its own."""
 _ON_CLUSTER = {
     # Shards stay where their tables are: a shuffle would prefer the places of its largest outputs.
     "spark.shuffle.reduceLocality.enabled": "false",
@@ -244,7 +249,7 @@ def _origin(name: str) -> str:
     for variable in ("PYSPARK_SUBMIT_ARGS", *_READ_BY_JAVA):
         if name in os.environ.get(variable, ""):
             return f": it is in {variable}"
-    if name.removeprefix("-D") in JVM_PROPERTIES and _SUBMITTED in os.environ:
+    if name.removeprefix("-D") in JVM_PROPERTIES and SUBMITTED in os.environ:
         return f": add --conf '{JAVA_OPTIONS}={_properties()}' to spark-submit"
     return ": check the program that makes the session, Hadoop's configuration and the locale"
 

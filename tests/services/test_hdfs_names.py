@@ -18,10 +18,14 @@ import pytest
 from hdfs_native import Client
 
 from bucket_store.errors import StorageAwayError
+from bucket_store.log.marks import Published, prepare_published
 from bucket_store.places.hdfs import HdfsNames
 from bucket_store.places.hdfs_errors import as_os_error
+from bucket_store.places.new_file import FileWriter
 from bucket_store.places.open import open_place
 from bucket_store.places.place import NotPlacedError, Place
+from deduper.config.files import FileSink
+from deduper.sinks.names import PUBLISHED
 from tests.bucket_store.places.test_names_contract import *  # noqa: F403  the contract's tests
 from tests.services.hdfs import Hdfs
 
@@ -95,13 +99,27 @@ def test_races_have_one_winner(pair: Place) -> None:
     assert len(pair.entries()) == rounds + 8
 
 
+def _modes(root: Place) -> dict[str, int]:
+    """The modes of the files of a folder, by name."""
+    statuses = Client(f"hdfs://{_authority(root)}").list_status(str(root.path))
+    return {PurePosixPath(status.path).name: status.permission for status in statuses}
+
+
 def test_files_are_their_owners_alone(root: Place) -> None:
     """A manifest holds a salt."""
     (root / "created").create(b"1")
     (root / "replaced").replace(b"1")
-    client = Client(f"hdfs://{_authority(root)}")
-    modes = {status.path: status.permission for status in client.list_status(str(root.path))}
-    assert modes == {str(root.path / name): 0o600 for name in ("created", "replaced")}
+    assert _modes(root) == {"created": 0o600, "replaced": 0o600}
+
+
+def test_files_of_a_port_are_for_others_to_read(root: Place) -> None:
+    """Rows, which are renamed when they are published, and marks."""
+    port = FileSink(format="parquet", path=root.url).place
+    rows = FileWriter(port / "staged")
+    rows.finish()
+    (port / "staged").rename(root / "rows")
+    prepare_published(port / PUBLISHED, Published("id", 0, 1)).put()
+    assert _modes(root) == {"rows": 0o644, PUBLISHED: 0o644}
 
 
 def test_a_touch_is_dated_by_the_namenode(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hdfs_native import Client
 from pyarrow import parquet
 
 from bucket_store.log.commit_log import CommitLog
@@ -70,3 +71,6 @@ def test_a_job_publishes_into_hdfs(hdfs: Hdfs, tmp_path: Path, store: str) -> No
     assert (state.next_window, state.totals["unique"]) == (4, len(set(keys)))
     left = [place for place in open_place(url).walk() if "_staging" in place.path.parts]
     assert left == []
+    client = Client(hdfs.url)
+    paths = [one.path for port in rows for one in open_place(f"{url}/{port}").walk()]
+    assert {client.get_file_info(str(path)).permission for path in paths} == {0o644}, "other users read ports"

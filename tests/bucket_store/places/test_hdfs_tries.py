@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -14,9 +15,12 @@ import pytest
 
 pytest.importorskip("hdfs_native")
 
+from hdfs_native import WriteOptions
+
 from bucket_store.places import hdfs
 from bucket_store.places.hdfs import HdfsNames
 from bucket_store.places.hdfs_errors import as_os_error
+from bucket_store.places.open import open_place
 from bucket_store.places.place import NotPlacedError, UnansweredError
 
 _PATH = PurePosixPath("/state/log/7")
@@ -285,6 +289,25 @@ def test_a_closed_connection_has_a_remedy(
         lines = "".join(f"<property><name>{name}</name><value>kerberos</value></property>" for name in names)
         (tmp_path / "core-site.xml").write_text(f"<configuration>{lines}</configuration>", encoding="utf-8")
         assert (said in str(as_os_error(OSError(text), "hdfs://namenode:8020/state"))) is is_said
+
+
+@pytest.mark.parametrize("is_public", [False, True])
+def test_the_files_of_a_port_alone_are_for_others_to_read(is_public: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a place below it, in a task. Renaming leaves a mode as it is: public or not, a place is the same."""
+    modes = []
+    file = SimpleNamespace(write=lambda _: None, close=lambda: None)
+
+    def create(_: str, options: WriteOptions) -> SimpleNamespace:
+        modes.append(options.permission)
+        return file
+
+    client = SimpleNamespace(inner=SimpleNamespace(create=create))
+    monkeypatch.setattr(HdfsNames, "call", lambda _, path, action, *args, **named: action(client))
+    place = open_place("hdfs://namenode:8020/out/unique", is_public=is_public)
+    names = pickle.loads(pickle.dumps(place / "_staging")).names
+    names.begin(place.path, b"1")
+    assert modes == [0o644 if is_public else 0o600]
+    assert place == open_place(place.url)
 
 
 def test_an_unknown_name_service_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bucket_store.places.hdfs import HdfsNames
 from deduper.config.load import load_config
 from deduper.config.problems import ConfigError
 from deduper.config.sections import PORTS
@@ -366,13 +367,16 @@ def test_the_file_that_the_mistakes_are_made_in_is_valid(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("url", ["hdfs://nn:9000/out/duplicate", "hdfs://cluster/a/", "HDFS://nn:9000/out/unique"])
 def test_a_port_of_files_may_be_in_hdfs(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its URL is kept whole, whatever lies under this path here."""
+    """Its URL is kept whole, whatever lies under this path here; its files are for others to read."""
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(BASE.replace("out/duplicate", url, 1), encoding="utf-8")
     sinks = load_config(Path("job.yaml"), environment={}).file_ports
     assert sinks["duplicate"].url == "hdfs" + url[4:].rstrip("/")
     assert (sinks["duplicate"].is_local, sinks["unique"].is_local) == (False, True)
     assert sinks["unique"].url == str(tmp_path / "out/unique")
+    names = sinks["duplicate"].place.names
+    assert isinstance(names, HdfsNames)
+    assert names.is_public
     Path("job.yaml").write_text(BASE.replace("out/duplicate", url, 1).replace("out/unique", f"{url}/in", 1))
     with pytest.raises(ConfigError, match="one lies inside the other"):
         load_config(Path("job.yaml"), environment={})

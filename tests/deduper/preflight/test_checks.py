@@ -29,7 +29,7 @@ from deduper.preflight.results import Failure, PreflightCheck, Start
 from deduper.service import job as service
 from deduper.service import window_metrics
 from deduper.spark import installed as spark_java
-from deduper.window import owner_alive, recovery
+from deduper.window import owner_alive, recovery, table_folder
 from deduper.window.completeness import SEED_OPEN
 from deduper.window.publishing import mark_published
 from tests.deduper.store_samples import Window, make_store
@@ -459,6 +459,37 @@ def test_tables_that_another_job_removes_meanwhile_end_no_start(
 
     monkeypatch.setattr(os, "scandir", removed)
     assert machine._size(tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("master", "submitted", "said"),
+    [
+        (
+            "local[2]",
+            False,
+            "store.memory: with the 4 GiB of spark.driver.memory it is more than the 3 GiB of",
+        ),
+        ("local[2]", True, "store.memory: there is no "),
+        ("spark://head:7077", False, "spark.driver.memory: 4 GiB is more than the 3 GiB of this "),
+        ("spark://head:7077", True, ""),
+    ],
+)
+def test_memory_is_held_against_what_takes_it_here(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, master: str, submitted: bool, said: str
+) -> None:
+    """On a cluster tables are elsewhere; a JVM of `spark-submit` has another heap than the config's."""
+    monkeypatch.setattr(table_folder, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(machine, "_machine_bytes", lambda: 3 << 30)
+    if submitted:
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    job.change("store", url="hdfs://namenode:8020/state")
+    job.settings["source"] = TOPICS
+    job.settings["sinks"] = {port: {"format": "none"} for port in ("unique", "duplicate", "expired", "error")}
+    job.settings["spark"] = {"spark.master": master}
+    found = list(machine.memory(Start(job.config)))
+    assert (found == []) == (said == "")
+    assert str(found[-1] if found else "").startswith(said)
+    assert not (master.startswith("spark:") and "store.memory" in " ".join(map(str, found)))
 
 
 def test_a_variable_with_one_underline_is_no_setting(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from deduper.errors import DeduperError, UsageError
 from deduper.sources.open import WORKER_DAEMON
-from deduper.spark import installed, session
+from deduper.spark import class_archive, installed, session
 from deduper.spark.installed import Java, require_java, require_own_spark, require_user_name
 from deduper.spark.session import java_options
 from deduper.spark_promises import JVM_PROPERTIES, broken
@@ -89,6 +89,16 @@ def test_a_job_under_spark_submit_is_told_the_option_of_its_jvm(monkeypatch: pyt
     (options,) = re.findall(r"add --conf 'spark\.driver\.extraJavaOptions=(.*)' to spark-submit", advice)
     assert options.split() == [f"-D{name}={value}" for name, value in JVM_PROPERTIES.items()]
     assert "spark-submit" not in session._origin("spark.sql.ansi.enabled")
+
+
+def test_an_archive_that_has_no_folder_is_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As for a system user, whose home belongs to root; before Spark starts."""
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home/.cache"))
+    with pytest.raises(DeduperError, match=r"home/\.cache/deduper: cannot be made: .*; name .* in XDG_CACHE_HOME"):
+        class_archive.make()
 
 
 def test_java_starts_from_its_archive_if_it_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
