@@ -99,7 +99,7 @@ class OwnerAliveError(DeduperError):
 
 
 class OldCheckpointError(DeduperError):
-    """Spark asks for a batch before the last one that the store has judged.
+    """Spark asks for a batch before the last one that the store has judged, or has planned that one anew.
 
     The operator: put the newest checkpoint back, or follow one of the other ways in the message.
     """

@@ -24,7 +24,10 @@ from deduper.config.values import Section
 
 WHERE = "Deduper"
 QUERIES = "queries"
-"""In a commit record's `extra`: the last batch of each query, as (query id, batch id), the newest query last."""
+"""In a commit record's `extra`: the last batch of each query, the newest query last.
+
+Each is (query id, batch id, when Spark planned the batch, in ms since the epoch, or None if that is not known).
+"""
 BATCH = "batch"
 """In the same: the query id and the batch id of this window; None for rows that are no batch."""
 COUNTS = "counts"

@@ -2,7 +2,8 @@
 
 A reader of a port's folder may see a part of a window, while its files get their names; this source goes no further
 than the mark beside them. The files of a window never change, so a query that follows a port has each of its
-rows once.
+rows once. A rewind takes windows back, and their numbers come again with other rows: a query that has read one of them
+ends with an error, also if as many windows were judged since.
 
     spark.dataSource.register(PublishedWindows)
     rows = spark.readStream.format("deduper").option("store", "rocksdb:state/clicks").option("port", "unique").load()
@@ -21,7 +22,8 @@ from pyarrow import parquet
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bucket_store.log.marks import read_published
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import Published, read_published
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin.open_store import open_store
@@ -100,9 +102,10 @@ class PublishedWindows(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class _PortFolder:
-    """A folder of Parquet files, by its URL, of the store with this id."""
+    """A folder of Parquet files, by its URL, of the store in the folder `store` with this id."""
 
     url: str
+    store: str
     store_id: str
     schema: str
 
@@ -110,18 +113,26 @@ class _PortFolder:
     def folder(self) -> Place:
         return open_place(self.url)
 
-    def published(self) -> int:
-        """The greatest window that is whole; -1 without one.
+    def published(self) -> Published:
+        """The mark: the greatest window that is whole, -1 without one, and the epoch of the owner that set it.
 
         Raises:
             IntegrityError: the folder is another store's by now.
         """
         mark = read_published(self.folder / PUBLISHED)
         if mark is None:
-            return -1
+            return Published(self.store_id, -1)
         if mark.store_id != self.store_id:
             raise IntegrityError(f"{self.url}: these are outputs of another store, {mark.store_id[:8]}; start anew")
-        return mark.window
+        return mark
+
+    def rewound_to(self, since_epoch: int) -> int | None:
+        """The earliest window that a rewind after this epoch went back to; None without one. Reads the store's log."""
+        notes = CommitLog.open(open_place(self.store)).state.notes
+        windows = (
+            note["to_window"] for note in notes if note.get("action") == "rewind" and note["epoch"] > since_epoch
+        )
+        return min(windows, default=None)
 
     def parts(self, first: int, last: int) -> list[_File]:
         """The files of some windows, in their order."""
@@ -154,7 +165,7 @@ def _port(store: str, port: str) -> _PortFolder:
             f"port {port} of {store} is `format: {sink.format}`; only folders of Parquet files are read so"
         )
     schema = f"{ddl_of(opened.config.source.parsed_columns)}, {dedup_column(opened.config, port)}"
-    return _PortFolder(sink.url, opened.log.manifest.store_id, schema)
+    return _PortFolder(sink.url, str(opened.root), opened.log.manifest.store_id, schema)
 
 
 def _rows(file: _File) -> Iterator[pa.RecordBatch]:
@@ -175,7 +186,7 @@ class _BatchReader(DataSourceReader):
         self._port = port
 
     def partitions(self) -> Sequence[InputPartition]:
-        return self._port.parts(0, self._port.published()) or [_File("")]
+        return self._port.parts(0, self._port.published().window) or [_File("")]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _File)
@@ -183,44 +194,57 @@ class _BatchReader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are {"store": its id, "next": the first window that was not read}."""
+    """Offsets are {"store": its id, "next": the first window that was not read, "epoch": of the mark that was read}.
+
+    A rewind claims an epoch, so the log is only read again for it when a mark of another epoch is found.
+    """
 
     def __init__(self, port: _PortFolder, limit: int | None) -> None:
         self._port = port
         self._limit = limit
-        self._target: int | None = None
+        self._target: Published | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._offset(0)
+        return self._offset(0, epoch=0)
 
     def getDefaultReadLimit(self) -> Any:
         return ReadAllAvailable() if self._limit is None else ReadMaxFiles(self._limit)
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-        begin = self._begin(start)
-        published = self._port.published() if self._target is None else self._target
-        if published + 1 < begin:
-            raise IntegrityError(
-                f"{self._port.url}: windows up to {begin - 1} were read, and {published} is the last one now: the "
-                "store was taken back; read the port from its beginning, with a new checkpoint"
-            )
-        most = limit.max_files if isinstance(limit, ReadMaxFiles) else published + 1
-        return self._offset(min(published + 1, begin + most))
+        mark = self._port.published() if self._target is None else self._target
+        self._require_kept(start, mark)
+        following = mark.window + 1
+        most = limit.max_files if isinstance(limit, ReadMaxFiles) else following
+        return self._offset(min(following, start["next"] + most), epoch=mark.epoch)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._port.published()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._port.parts(self._begin(start), end["next"] - 1)
+        self._require_kept(end, self._port.published())
+        return self._port.parts(start["next"], end["next"] - 1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _File)
         return _rows(partition)
 
-    def _offset(self, following: int) -> dict[str, Any]:
-        return {"store": self._port.store_id, "next": following}
+    def _offset(self, following: int, *, epoch: int) -> dict[str, Any]:
+        return {"store": self._port.store_id, "next": following, "epoch": epoch}
 
-    def _begin(self, start: dict[str, Any]) -> int:
-        if start["store"] != self._port.store_id:
-            raise IntegrityError(f"{self._port.url}: the checkpoint is of another store; use a new one")
-        return int(start["next"])
+    def _require_kept(self, offset: dict[str, Any], mark: Published) -> None:
+        """Every window below an offset is that which was there when the offset was made.
+
+        Raises:
+            IntegrityError: the offset is of another store, or a window below it was taken back since.
+        """
+        port, last = self._port, offset["next"] - 1
+        if offset["store"] != port.store_id:
+            raise IntegrityError(f"{port.url}: the checkpoint is of another store; use a new one")
+        kept = mark.window
+        if mark.epoch != offset["epoch"] and (window := port.rewound_to(offset["epoch"])) is not None:
+            kept = min(kept, window)
+        if kept < last:
+            raise IntegrityError(
+                f"{port.url}: windows up to {last} were read, and those after {kept} were undone since: the store was "
+                "taken back; read the port from its beginning, with a new checkpoint"
+            )

@@ -148,18 +148,20 @@ class QueryStore:
 
     def judge(self, query_id: str, batch_id: int, batch: DataFrame) -> None:
         """Judge a batch and hand it to its ports, unless that was done."""
-        if self._answer(query_id, batch_id) is Answer.JUDGE:
-            self._make(query_id, batch_id, batch)
+        planned_ms = _planned_ms(batch.sparkSession, query_id)
+        if self._answer(query_id, batch_id, planned_ms) is Answer.JUDGE:
+            self._make(query_id, batch_id, planned_ms, batch)
         else:
             _commit_states(batch)
 
     def split(self, query_id: str, batch_id: int | None, rows: DataFrame) -> Ports:
         """The rows of a batch by verdict; those of before if it was judged and is not finished."""
-        if batch_id is not None and self._answer(query_id, batch_id) is Answer.NOTHING:
+        planned_ms = _planned_ms(rows.sparkSession, query_id)
+        if batch_id is not None and self._answer(query_id, batch_id, planned_ms) is Answer.NOTHING:
             _commit_states(rows)
             return self._again(query_id, batch_id)
         self._finish_last(query_id, batch_id)
-        self._make(query_id, batch_id, rows)
+        self._make(query_id, batch_id, planned_ms, rows)
         self._is_given = True
         return self._newest(is_replayed=False)
 
@@ -224,12 +226,13 @@ class QueryStore:
             except (PySparkException, Py4JError) as exc:  # merges were tasks, and Spark has stopped
                 logger.warning("%s: small pieces of the store are merged later: %s", self._config.name, exc)
 
-    def _answer(self, query_id: str, batch_id: int) -> Answer:
+    def _answer(self, query_id: str, batch_id: int, planned_ms: int | None) -> Answer:
         state = self._log.state
         found, warning = answer(
             last_batches(state.extra),
             query_id,
             batch_id,
+            planned_ms=planned_ms,
             name=self._config.name,
             next_window=state.next_window,
             refuses_new=self._refuses_new,
@@ -238,11 +241,13 @@ class QueryStore:
             logger.warning(warning)
         return found
 
-    def _make(self, query_id: str, batch_id: int | None, rows: DataFrame) -> None:
+    def _make(self, query_id: str, batch_id: int | None, planned_ms: int | None, rows: DataFrame) -> None:
         state = self._log.state
         self._calls.judging = state.next_window
         has_places = bool(self._config.source.row_place)
-        source = FrameBatch.of(rows, self._plan, query_id, batch_id, extra=state.extra, has_places=has_places)
+        source = FrameBatch.of(
+            rows, self._plan, query_id, batch_id, planned_ms, extra=state.extra, has_places=has_places
+        )
         number = state.next_window if batch_id is None else batch_id
         metrics = self._metrics
         try:
@@ -316,6 +321,21 @@ def _describe(config: QueryConfig, place: Place) -> None:
     description = described(config)
     if not place.exists() or place.read() != description:
         place.replace(description)
+
+
+def _planned_ms(session: SparkSession, query_id: str) -> int | None:
+    """When Spark planned the batch that a query is at; None outside of a query, and where Spark does not say.
+
+    Its entry in the checkpoint (`offsets`) has the time, whatever the source is.
+    """
+    try:
+        running = session._jsparkSession.sharedState().activeStreamingQueries()
+        for key in running:
+            if key.toString() == query_id:
+                return int(running[key].lastExecution().offsetSeqMetadata().batchTimestampMs())
+    except Py4JError as exc:  # a release with other insides: `answer` warns where it matters
+        logger.debug("Spark does not say when it planned a batch: %s", exc)
+    return None
 
 
 def _commit_states(batch: DataFrame) -> None:

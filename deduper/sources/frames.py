@@ -159,14 +159,16 @@ class FramePlan:
 class FrameBatch:
     """A batch of a query; `batch_id` None is of a DataFrame that is no stream. See `SourceBatch`.
 
-    `queries` are the last batches of earlier windows (`QUERIES`).
+    `planned_ms` is when Spark planned it, None if that is not known; `queries` are the last batches of earlier windows
+    (`QUERIES`).
     """
 
     rows: DataFrame
     plan: FramePlan
     query_id: str
     batch_id: int | None
-    queries: tuple[tuple[str, int], ...]
+    planned_ms: int | None
+    queries: Mapping[str, tuple[int, int | None]]
     has_places: bool
     partitions: tuple[BatchPartition, ...] = ()
 
@@ -177,13 +179,14 @@ class FrameBatch:
         plan: FramePlan,
         query_id: str,
         batch_id: int | None,
+        planned_ms: int | None,
         *,
         extra: Mapping[str, Any],
         has_places: bool = False,
     ) -> FrameBatch:
         """A batch that was not read. `extra` is that of the newest commit record; `has_places`: columns name places."""
         unread = _partition(query_id, batch_id, 0, rows=0)
-        return cls(rows, plan, query_id, batch_id, tuple(last_batches(extra).items()), has_places, (unread,))
+        return cls(rows, plan, query_id, batch_id, planned_ms, last_batches(extra), has_places, (unread,))
 
     @property
     def is_known_by_digests(self) -> bool:
@@ -214,9 +217,9 @@ class FrameBatch:
         queries = dict(self.queries)
         if self.batch_id is not None:
             queries.pop(self.query_id, None)
-            queries[self.query_id] = self.batch_id
+            queries[self.query_id] = self.batch_id, self.planned_ms
         return {
-            QUERIES: [list(one) for one in list(queries.items())[-_MOST_QUERIES:]],
+            QUERIES: [[query, *last] for query, last in list(queries.items())[-_MOST_QUERIES:]],
             BATCH: [self.query_id, self.batch_id],
         }
 
@@ -242,9 +245,9 @@ class FrameBatch:
         return tuple(made)
 
 
-def last_batches(extra: Mapping[str, Any]) -> dict[str, int]:
-    """The last batch of each query that a store knows, from the `extra` of its newest commit record."""
-    return dict(extra.get(QUERIES, ()))
+def last_batches(extra: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
+    """The last batch of each query and when it was planned, from the `extra` of a store's newest commit record."""
+    return {query: (batch_id, planned_ms) for query, batch_id, planned_ms in extra.get(QUERIES, ())}
 
 
 def _key_columns(config: QueryConfig) -> dict[str, SparkColumn]:

@@ -567,8 +567,10 @@ def test_a_query_that_runs(own: SparkSession, tmp_path: Path) -> None:
     assert copies.filter("at.tags IS NULL").collect()[0]["_dedup"]["first_seen"]["window"] == 0
 
 
-def test_a_deleted_commit_file_judges_nothing_again(own: SparkSession, tmp_path: Path) -> None:
-    """Spark repeats its last batch; a deleted checkpoint makes all of its rows duplicates."""
+def test_a_deleted_commit_file_judges_nothing_again(
+    own: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark repeats its last batch, as it was planned; a deleted checkpoint makes all of its rows duplicates."""
     source = tmp_path / "in"
     own.range(5).selectExpr("CAST(id AS STRING) AS k").write.json(str(source))
     dedup = a_deduper(tmp_path)
@@ -588,10 +590,35 @@ def test_a_deleted_commit_file_judges_nothing_again(own: SparkSession, tmp_path:
         file.unlink()
     run()
     assert counts() == [5, 0]
+    assert "does not say when it was planned" not in caplog.text
     shutil.rmtree(checkpoint)
     run()
     dedup.close()
     assert counts() == [5, 5]
+
+
+def test_a_checkpoint_that_is_one_batch_older_is_refused(own: SparkSession, tmp_path: Path) -> None:
+    """Spark plans the last batch anew, with the rows that have come since: none of them is taken for judged."""
+    source, checkpoint, copy = tmp_path / "in", tmp_path / "checkpoint", tmp_path / "copy"
+    source.mkdir()
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+
+    def run(key: str) -> None:
+        (source / f"{key}.json").write_text(json.dumps({"k": key}) + "\n")
+        stream = own.readStream.schema("k string").json(str(source)).writeStream.foreachBatch(write)
+        stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    run("a")
+    shutil.copytree(checkpoint, copy)
+    run("b")
+    shutil.rmtree(checkpoint)
+    copy.rename(checkpoint)
+    with pytest.raises(StreamingQueryException, match=r"has planned batch 1 of query .* anew"):
+        run("c")  # the batch holds `b` too
+    dedup.close()
+    unique = own.read.parquet(str(tmp_path / "unique")).collect()
+    assert sorted(row.k for row in unique) == ["a", "b"]
 
 
 @pytest.mark.night(but=["True"])

@@ -16,13 +16,13 @@ from tests.spark.pyspark_releases import OLDEST, RELEASES, installed
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
-_ALWAYS = "values_of_all_types or each_row_of_the_table or split_inside"
+_ALWAYS = "values_of_all_types or each_row_of_the_table or split_inside or one_batch_older"
 
 
 @pytest.mark.night(but=[OLDEST])
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_tests_of_deduper_pass(release: str, tmp_path: Path) -> None:
-    """All of them by night; always those of the table of batches, of types, and of `split`, on the oldest."""
+    """All of them by night; always those of batches, checkpoints, types and `split`, on the oldest."""
     assert release != RELEASE
     chosen = [] if tiers.is_night() else ["-k", _ALWAYS]
     own = ("TESTS_", "PYTEST_", "SPARK_")  # of this run: its notes, its worker, its Spark
