@@ -94,6 +94,7 @@ clock.warm(float_domain=False)
     assert not list(tmp_path.rglob("kernels.parse_json_lines*"))
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_processes_that_compile_one_kernel_for_two_types_keep_both(tmp_path: Path) -> None:
     """Neither takes the other's name, and the index names no code of another type."""

@@ -42,7 +42,7 @@ def rows_of_the_model(scene: Scene) -> dict[str, list[Row]]:
     return rows
 
 
-@pytest.mark.night(but=["window.4.committed-objects"])
+@pytest.mark.night
 @pytest.mark.parametrize("storage", ["file", "objects"])
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_step_and_resumed(

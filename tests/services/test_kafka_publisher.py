@@ -184,6 +184,7 @@ def test_a_zombie_shows_nothing(broker: Broker, new_job: Callable[..., Job], poi
     check(broker, job)
 
 
+@pytest.mark.night
 def test_who_has_looked_cannot_be_overtaken(broker: Broker, new_job: Callable[..., Job]) -> None:
     """One stands between init and look, another commits the window then: it must not, or the window goes out twice."""
     job = new_job(slots=1)
@@ -366,6 +367,7 @@ def test_a_window_that_was_passed_over(new_job: Callable[..., Job]) -> None:
         job.publish(publisher, [1])
 
 
+@pytest.mark.night
 @ways
 def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
     """No offset and a window older than offsets are kept: refused until the operator answers. A young one is sent."""
@@ -485,6 +487,7 @@ def test_the_topic_is_recreated_with_fewer_partitions(broker: Broker, new_job: C
     assert len(read(broker.plain(), job.topic)) == wanted
 
 
+@pytest.mark.night
 @ways
 def test_staged_files_that_are_gone(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Lost when nobody has published them: an error. Published by another, who removed them: fenced."""

@@ -64,7 +64,7 @@ def test_a_job_goes_on_in_an_object_store(s3_bucket: str, tmp_path: Path) -> Non
     assert lying == {piece.file for shard in state.pieces.values() for piece in shard}
 
 
-@pytest.mark.night(but=["if-match"])
+@pytest.mark.night
 @pytest.mark.parametrize("bucket", CARELESS)
 def test_a_storage_that_ignores_a_condition_is_found_before_a_start(
     s3_bucket: str, tmp_path: Path, bucket: str

@@ -29,6 +29,7 @@ def test_a_stream_goes_on_in_an_object_store(s3_bucket: str, tmp_path: Path) -> 
     assert scene.leftovers() == []
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("bucket", CARELESS)
 @pytest.mark.usefixtures("s3_bucket")
 def test_a_storage_that_ignores_a_condition_is_refused(tmp_path: Path, bucket: str) -> None:

@@ -41,6 +41,7 @@ def table_of(number: int, rows: int, is_plain: bool) -> pa.Table:
     return table if is_plain else table.set_column(4, "x", table.column("x").cast(pa.float32()))
 
 
+@pytest.mark.night
 def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], ways: Counter[str]) -> None:
     """Each leaves once, with the values that its file has at its place, and by the port a plain set of keys names."""
     rnd = random.Random(_SEED)

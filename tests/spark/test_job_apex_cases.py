@@ -37,6 +37,14 @@ def _expiry(case: dict[str, Any]) -> dict[str, Any]:
     return {"by": "never"}
 
 
+@pytest.mark.night(
+    but=[
+        "DedupUsingCategoricalExpiryTest.testDedup-2",
+        "TimeBasedBucketManagerTest.testExpiration-2",
+        "DedupUsingOrderedExpiryTest.testDedup-2",
+        "derived: same key, other bucket-2",
+    ]
+)
 @pytest.mark.parametrize("shards", [2, *(pytest.param(shards, marks=pytest.mark.night) for shards in (1, 5))])
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_every_tuple_leaves_by_the_port_that_apex_gives_it(

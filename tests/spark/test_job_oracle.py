@@ -31,6 +31,17 @@ _ARROW = {
 }
 
 
+@pytest.mark.night(
+    but=[
+        "never-json-0",
+        "event_time-json-0",
+        "event_time-parquet-1",
+        "ordered-json-0",
+        "ordered float-parquet-1",
+        "processing_time-json-0",
+        "category-parquet-1",
+    ]
+)
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [

@@ -123,7 +123,7 @@ def partitions(session: SparkSession, stream: Stream, parts: list[list[Any]]) ->
     return session.createDataFrame(each, schema(stream))
 
 
-@pytest.mark.night(but=["event_time-1", "processing_time-3", "ordered-8"])
+@pytest.mark.night(but=["event_time-1"])
 @pytest.mark.parametrize(
     ("mode", "seed"), [("event_time", 1), ("category", 2), ("processing_time", 3), ("ordered", 8), ("never", 4)]
 )
@@ -621,7 +621,7 @@ def test_a_checkpoint_that_is_one_batch_older_is_refused(own: SparkSession, tmp_
     assert sorted(row.k for row in unique) == ["a", "b"]
 
 
-@pytest.mark.night(but=["True"])
+@pytest.mark.night
 @pytest.mark.parametrize("splits", [False, True])
 def test_states_before_it_are_committed_again(splits: bool, own: SparkSession, tmp_path: Path) -> None:
     """Spark refuses a batch whose stateful operators did not run: they do, though its rows were judged."""
@@ -850,6 +850,7 @@ def test_one_store_has_one_owner(own: SparkSession, tmp_path: Path) -> None:
     first.close()
 
 
+@pytest.mark.night
 def test_workers_without_the_package_are_named(own: SparkSession, tmp_path: Path) -> None:
     """With the variable to set, not Spark's traceback alone."""
 

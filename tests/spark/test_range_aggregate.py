@@ -107,7 +107,7 @@ def test_the_example_of_the_documentation(session: SparkSession) -> None:
     assert answers == {(1, "10:00"): 10, (1, "10:15"): 40, (2, "10:01"): 50, (1, "10:30"): 50, (3, "10:00"): None}
 
 
-@pytest.mark.night(but=["range-40"])
+@pytest.mark.night
 @pytest.mark.parametrize("ids", [1, 40])
 @pytest.mark.parametrize("per", ["event", "range"])
 def test_parts_give_the_answers_of_one_index(session: SparkSession, per: str, ids: int) -> None:

@@ -93,7 +93,7 @@ def test_a_restored_folder_goes_on(job: Job) -> None:
     assert judged(job, [*B, "x"]) == {"unique": ["x"], "duplicate": B}
 
 
-@pytest.mark.night(but=["older copy"])
+@pytest.mark.night
 @pytest.mark.parametrize("from_backup", [False, True], ids=["same history", "older copy"])
 def test_a_job_comes_back_to_the_first_machine(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_backup: bool

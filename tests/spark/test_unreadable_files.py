@@ -101,7 +101,7 @@ def test_a_failure_nobody_has_heard_of(
     assert len(judgings) == 1
 
 
-@pytest.mark.night(but=["driver-disk", "tasks-module"])
+@pytest.mark.night(but=["driver-disk"])
 @pytest.mark.usefixtures("where")
 @pytest.mark.parametrize(
     "fault", [OSError(errno.EIO, os.strerror(errno.EIO)), ImportError("a module is missing")], ids=["disk", "module"]

@@ -185,6 +185,7 @@ def in_terminal(*arguments: str, width: int) -> tuple[int, list[str]]:
     return process.wait(), plain.replace("\r\n", "\n").splitlines()
 
 
+@pytest.mark.night(but=["80-command0", "120-command2"])
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "command"),

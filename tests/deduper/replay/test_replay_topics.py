@@ -270,7 +270,7 @@ def test_the_job_goes_on_where_the_replay_ends(
         plan_replay(job.config, Asked(None))
 
 
-@pytest.mark.night(but=["30"])
+@pytest.mark.night
 @pytest.mark.parametrize("fetch", [3, *(pytest.param(fetch, marks=pytest.mark.night) for fetch in (30, 60))])
 def test_brokers_that_are_away_for_a_moment_are_waited_for(
     fetch: int, topics: Topics, new_job: Callable[..., TopicJob]

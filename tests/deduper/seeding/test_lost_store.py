@@ -73,7 +73,7 @@ def outputs(job: Job) -> SeedInput:
     return SeedInput("files", str(job.directory / "out" / "unique"), is_of_outputs=True)
 
 
-@pytest.mark.night(but=["ordered-parquet", "category-json", "event_time-csv"])
+@pytest.mark.night(but=["event_time-csv", "category-json"])
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("expiry", EXPIRIES)
 def test_the_job_goes_on_as_if_its_store_was_there(
@@ -215,7 +215,7 @@ def test_a_window_that_is_half_published_loses_no_row(
     assert len(rebuilt.rows("duplicate")) == 4
 
 
-@pytest.mark.night(but=["fast-parquet", "secure-json", "fast-csv"])
+@pytest.mark.night(but=["secure-json"])
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("digest", ["fast", "secure"])
 def test_keys_of_every_type_are_known_again(form: str, digest: str, new_job: Callable[..., Job]) -> None:

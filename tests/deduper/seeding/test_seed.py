@@ -378,6 +378,7 @@ def test_without_a_statement_a_seed_sets_no_mark(new_job: Callable[..., Job]) ->
     assert job.verdicts([first, later]) == [["unique"], ["unique"]]
 
 
+@pytest.mark.night(but=["seed.proven"])
 @pytest.mark.parametrize("point", ["seed.begun", "window.7.checkpoint@2", "seed.proven"])
 def test_a_job_does_not_take_half_a_seed_for_a_whole_one(
     point: str, new_job: Callable[..., Job], kill: Callable[[str], None]

@@ -220,7 +220,7 @@ def test_real_kills_at_every_step(place: Place, tmp_path: Path) -> None:
     assert killed >= len(steps) - (5 if is_night() else 2)
 
 
-@pytest.mark.night(but=["parquet"])
+@pytest.mark.night
 @pytest.mark.crash
 def test_real_kills_of_upserts_and_deletes(place: Place, tmp_path: Path) -> None:
     """A chain of both, each killed at another step by SIGKILL: the table is as before or as after, nothing is left."""
@@ -294,11 +294,31 @@ def test_real_kills_of_rollbacks(place: Place, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "step", "said"),
     [
-        (["load"], "table.1.locked", "SIGTERM: stopped; nothing was committed, the table is as it was; the next write"),
-        (["upsert", "--execute"], "table.3.staged", "SIGTERM: stopped; nothing was committed, the table is as it was"),
+        pytest.param(
+            ["load"],
+            "table.1.locked",
+            "SIGTERM: stopped; nothing was committed, the table is as it was; the next write",
+            marks=pytest.mark.night,
+        ),
+        pytest.param(
+            ["upsert", "--execute"],
+            "table.3.staged",
+            "SIGTERM: stopped; nothing was committed, the table is as it was",
+            marks=pytest.mark.night,
+        ),
         (["upsert", "--execute"], "table.4.planned", "SIGTERM: stopped; it may be committed: the next write completes"),
-        (["delete", "--execute"], "table.6.published", "SIGTERM: stopped; it is committed, the table has all its rows"),
-        (["rollback", "--execute", "--to", "0"], "table.1.locked", "SIGTERM: stopped; nothing was committed"),
+        pytest.param(
+            ["delete", "--execute"],
+            "table.6.published",
+            "SIGTERM: stopped; it is committed, the table has all its rows",
+            marks=pytest.mark.night,
+        ),
+        pytest.param(
+            ["rollback", "--execute", "--to", "0"],
+            "table.1.locked",
+            "SIGTERM: stopped; nothing was committed",
+            marks=pytest.mark.night,
+        ),
         (["rebuild"], "index.rebuilt", "SIGTERM: stopped; the old index counts; repeat the command, which continues"),
     ],
 )
