@@ -404,7 +404,7 @@ class CommitLog:
             if first > newest:
                 if newest or self._epoch is not None or self._nonce_at(0) == self._nonce:
                     return
-                begun, first = LogState(), 0  # a backup has made this copy anew: it has replaced the only record
+                begun, first = LogState(), 0  # a backup has renewed this copy: it has replaced the only record
             state, fault, nonces = begun, None, deque([self._nonce], maxlen=1)
             try:
                 state = fold_all(begun, self._read_all(range(first, newest + 1), nonces))

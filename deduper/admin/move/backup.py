@@ -219,7 +219,7 @@ class StoreCopy:
         target = self._root / path_of(ref)
         try:
             read_named(target, ref.length, ref.checksum)
-            target.parent.sync()  # who has put it there may have died before
+            target.parent.sync()  # the process that placed it may have died before its own sync
             return
         except CorruptionError:
             pass

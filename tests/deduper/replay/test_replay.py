@@ -521,7 +521,7 @@ def test_another_range_is_another_replay(new_job: Callable[..., Job], kill: Call
 
 
 def test_files_of_other_times_have_not_come_since(new_job: Callable[..., Job]) -> None:
-    """They were there, and are not part of the replay; whoever asks again hears nothing else."""
+    """They were there, and are not part of the replay; a repeated command says the same."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
     one_after_the_other(job)
     for _ in range(2):
