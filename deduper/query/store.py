@@ -328,6 +328,8 @@ def _planned_ms(session: SparkSession, query_id: str) -> int | None:
 
     Its entry in the checkpoint (`offsets`) has the time, whatever the source is.
     """
+    if not query_id:
+        return None
     try:
         running = session._jsparkSession.sharedState().activeStreamingQueries()
         for key in running:
