@@ -1,4 +1,4 @@
-"""The ports of a real job on Kafka: deliveries, mixed sinks, order, what topics refuse, what was left unpublished."""
+"""The ports of a real job on Kafka: mixed sinks, order, what topics refuse, what was left unpublished."""
 
 from __future__ import annotations
 
