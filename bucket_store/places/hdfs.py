@@ -4,8 +4,9 @@
 - A try that fails is deleted at once, and with it go its block and its lease: until then it would count against a quota
   as a whole block in all replicas. So a block is no larger than the file, in steps of `_LEAST_BLOCK`. What cannot be
   deleted now is deleted once the NameNode answers, by a thread; a call that hangs deletes its file when it ends.
-- Each call runs on a thread of its own and has `_LIMIT_S`, plus a second for 16 MiB. After that the caller gets a
-  TimeoutError and the process a new client; the thread stays behind with the old one.
+- Each call runs on a thread of its own and has `_LIMIT_S`, plus a second for 16 MiB; less, once this process has given
+  up an HDFS that is away. After that the caller gets a TimeoutError and the process a new client; the thread stays
+  behind with the old one.
 - A process must not fork after its first call: a child has none of the threads, but the connections, and its calls
   would hang. They are an OSError instead.
 
@@ -35,7 +36,7 @@ from bucket_store.places import steps
 from bucket_store.places.hadoop_settings import asks_for_login, hadoop_settings
 from bucket_store.places.hdfs_errors import as_os_error, listens, nodes_of
 from bucket_store.places.kerberos import TOKENS, LoginError, ticket
-from bucket_store.places.outages import is_waiting, note, patient
+from bucket_store.places.outages import is_given_up, is_waiting, note, patient
 from bucket_store.places.place import (
     Entry,
     NotPlacedError,
@@ -61,6 +62,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LIMIT_S = 10.0
+_GIVEN_UP_LIMIT_S = 1.0
 _BYTES_A_SECOND = 16 << 20
 _CLOCK_GOOD_FOR_S = 600.0
 _POLL_S = 0.02
@@ -399,7 +401,8 @@ class HdfsNames:
             # Of the constructor: a name service that the configuration does not have.
             raise as_os_error(exc, self.url(path), has_answered=self._has_answered) from exc
         try:
-            result = bounded(lambda: action(client), _LIMIT_S + size / _BYTES_A_SECOND)
+            limit_s = _GIVEN_UP_LIMIT_S if is_given_up(self._storage) else _LIMIT_S
+            result = bounded(lambda: action(client), limit_s + size / _BYTES_A_SECOND)
             _answered.add(self.authority)
             return result
         except TimeoutError as exc:

@@ -34,7 +34,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from bucket_store.errors import StorageAwayError
 from bucket_store.places import steps
-from bucket_store.places.outages import is_waiting, patient
+from bucket_store.places.outages import is_given_up, is_waiting, patient
 from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
 
 try:
@@ -106,7 +106,7 @@ class ObjectNames:
             except FileExistsError:
                 raise
             except OSError:
-                if failures[-1].is_refusal or is_waiting() or time.monotonic() > give_up:
+                if failures[-1].is_refusal or not self._retries or time.monotonic() > give_up:
                     break
             time.sleep(pause_s * random.uniform(0.5, 1.0))
         last = failures[-1]
@@ -291,10 +291,15 @@ class ObjectNames:
     def _storage(self) -> str:
         return f"{self.scheme}://{self.bucket}"
 
+    @property
+    def _retries(self) -> bool:
+        """False where a process waits for outages by itself, or has given this storage up."""
+        return not is_waiting() and not is_given_up(self._storage)
+
     def _store(self, size_bytes: int = 0, *, retries: bool = True) -> ObjectStore:
-        """The client; where a process waits for outages by itself, it sends no request twice."""
-        retries = retries and not is_waiting()
-        return _client(self.scheme, self.bucket, _REQUEST_S << (size_bytes >> 25).bit_length(), retries)
+        """The client, which sends no request twice unless it `retries`."""
+        request_s = _REQUEST_S << (size_bytes >> 25).bit_length()
+        return _client(self.scheme, self.bucket, request_s, retries and self._retries)
 
     def _call(self, path: PurePosixPath, call: Callable[[], _T]) -> _T:
         """What a request gives that is safe to repeat, also after an outage that this process waits for."""

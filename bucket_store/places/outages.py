@@ -64,6 +64,8 @@ def storage_of(url: object) -> str:
 _patiences: list[_Patience] = []
 _outages: dict[tuple[str, str], _Outage] = {}
 """By the storage, and what it does not do."""
+_left_away: set[str] = set()
+"""Storages that were away when this process ended its wait for them."""
 _lock = threading.Lock()
 _thread = threading.local()
 
@@ -76,6 +78,7 @@ def waiting(deadline_s: float, stop: threading.Event, stopped: type[Exception]) 
     as of several queries, the last one's deadline and stop count.
     """
     own = _Patience(deadline_s, stop, stopped)
+    _left_away.clear()
     _patiences.append(own)
     try:
         yield
@@ -85,6 +88,7 @@ def waiting(deadline_s: float, stop: threading.Event, stopped: type[Exception]) 
             for outage in () if _patiences else _outages.values():
                 outage.over.set()
             if not _patiences:
+                _left_away.update(outage.storage for outage in _outages.values())
                 _outages.clear()
 
 
@@ -109,6 +113,20 @@ def end_if_stopped() -> None:
     for patience in _patiences[-1:]:
         if patience.stop.is_set():
             raise patience.stopped("a stop was requested while a storage was away")
+
+
+def is_given_up(storage: str) -> bool:
+    """True if the storage was away and this process ends its wait, or has ended it.
+
+    A call may still find it back, but is not worth the time that a client spends on a server that does not answer: of
+    a stop there is one for each file that is closed.
+    """
+    patience = _patience()
+    if patience is None:
+        return storage in _left_away
+    with _lock:
+        outages = [outage for outage in _outages.values() if outage.storage == storage]
+    return patience.stop.is_set() and any(outage.waited_s >= STOPPING_S for outage in outages)
 
 
 def are_known() -> bool:
@@ -192,6 +210,7 @@ def _turn_of(outage: _Outage, error: StorageAwayError) -> _Outage | None:
 
 
 def _are_over(storage: str, proves: Collection[str]) -> None:
+    _left_away.discard(storage)
     if not _outages:
         return
     with _lock:

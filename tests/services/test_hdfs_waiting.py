@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(3600), pytest.mark.night
 WINDOWS = 30
 _AWAY_S, _LONG_S = 20.0, 100.0
 """Longer than a call may take, and two lines of log; longer than clients of HDFS try by themselves."""
-_FIRST_LINE_S, _GOES_ON_S = 15.0, 60.0
+_FIRST_LINE_S, _GOES_ON_S, _STOPS_S = 15.0, 60.0, 30.0
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def test_a_stop_ends_the_wait_and_a_start_waits_too(
     began = time.monotonic()
     assert job.driver is not None
     os.kill(job.driver.pid, signal.SIGTERM)
-    code = job.driver.wait(_GOES_ON_S)
+    code = job.driver.wait(_STOPS_S)
     assert code == 0, job.scene.output()
     assert "stopped while waiting for hdfs" in job.scene.output()
     print(f"ended {time.monotonic() - began:.1f} s after the signal")

@@ -11,7 +11,7 @@ import pytest
 
 from bucket_store.errors import StorageAwayError
 from bucket_store.places import outages
-from bucket_store.places.outages import is_waiting, not_waiting, patient, waiting
+from bucket_store.places.outages import is_given_up, is_waiting, not_waiting, patient, waiting
 
 
 class Stopped(Exception):
@@ -203,3 +203,30 @@ def _until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < give_up
         time.sleep(0.005)
+
+
+def test_what_was_away_at_a_stop_is_given_up(storage: str, stop: threading.Event) -> None:
+    """Through the rest of the stop, until it answers: each file that is closed then asks it once, for a moment."""
+    server = Storage(60)
+    with waiting(60.0, stop, Stopped):
+        threading.Timer(0.1, stop.set).start()
+        with pytest.raises(Stopped):
+            patient(storage, server)
+        assert is_given_up(storage)
+        assert not is_given_up("hdfs://another")
+    assert is_given_up(storage)
+    server.until = 0.0
+    assert patient(storage, server) == "done"
+    assert not is_given_up(storage)
+
+
+def test_an_outage_that_is_waited_for_is_not_given_up(storage: str, stop: threading.Event) -> None:
+    """Before a stop, and by the next job of the process."""
+    server = Storage(60)
+    with waiting(60.0, stop, Stopped):
+        with not_waiting(), pytest.raises(StorageAwayError):
+            patient(storage, server)
+        assert not is_given_up(storage)
+    assert is_given_up(storage)
+    with waiting(60.0, threading.Event(), Stopped):
+        assert not is_given_up(storage)
