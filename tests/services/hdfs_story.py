@@ -67,8 +67,11 @@ class Story:
         assert not self._trigger(point).exists(), f"the job ended before {point}\n{self.scene.output()}"
         self._until_commit(point, victim, time.monotonic(), self._windows())
 
-    def under(self, point: str, server: Daemon, *, back_after_s: float | None = None) -> None:
-        """Kill a server while the process that is at the failpoint, which is armed with `freeze`, stands still."""
+    def under(self, point: str, server: Daemon, *, back_after_s: float | None = None, back_when: str = "") -> None:
+        """Kill a server while the process that is at the failpoint, which is armed with `freeze`, stands still.
+
+        It comes back by itself, or after some seconds, or when the job has said so much.
+        """
         self._trigger(point).touch()
         frozen: list[int] = []
 
@@ -84,6 +87,9 @@ class Story:
         killed = time.monotonic()
         for process in frozen:
             os.kill(process, signal.SIGCONT)
+        if back_when:
+            wait_until(back_when, lambda: back_when in self.scene.output())
+            back_after_s = 0.0
         if back_after_s is not None:
             time.sleep(back_after_s)
             server.launch()
