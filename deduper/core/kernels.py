@@ -19,8 +19,6 @@ from bucket_store.compiled import kernel
 from deduper.core.verdict import (
     CONFLICT,
     CONFLICT_IN_WINDOW,
-    EARLIER,
-    SAME,
     UNKNOWN_COPY,
     Admission,
     TupleVerdict,
@@ -573,9 +571,10 @@ def compare_payloads(
     copies: UInt8s,
     first_fingerprint: UInt64s,
 ) -> None:
-    """Writes of each copy its place among `DUPLICATE_REASONS`, and the fingerprint of its first copy.
+    """Writes of each copy the fingerprint of its first copy, and where the two are not the same its reason.
 
-    `first_copy`: see `judge_groups`. A fingerprint of 0 is unknown.
+    `copies` are places among `DUPLICATE_REASONS`: a copy with the same payload keeps the one that it has. `first_copy`:
+    see `judge_groups`. A fingerprint of 0 is unknown.
     """
     for row in range(first_copy.size):
         first = first_copy[row]
@@ -587,8 +586,6 @@ def compare_payloads(
             copies[row] = UNKNOWN_COPY
         elif of_first != fingerprint[row]:
             copies[row] = CONFLICT_IN_WINDOW if first >= 0 else CONFLICT
-        else:
-            copies[row] = SAME if first >= 0 else EARLIER
 
 
 @kernel()

@@ -225,6 +225,15 @@ def test_the_latest_of_rows_that_were_unique_counts(float_domain: bool) -> None:
     ]
 
 
+@pytest.mark.parametrize("least", [INT64_MIN, INT64_MIN + 1])
+def test_the_latest_of_rows_counts_down_to_the_end_of_the_domain(least: int) -> None:
+    """A row that is no later than the entry of its key is its duplicate, however early both are."""
+    rules = replace(RULES, lookup_all_live=True, takes_later=True)
+    store = Store({(0, 1, 1): (INT64_MIN + 1, 0, 1), (0, 2, 2): (INT64_MIN + 2, 0, 1)})
+    outcome = judge(rows([(1, 1), (2, 2)], [least, INT64_MIN + 3]), rules, store)
+    assert outcome.verdict.tolist() == [_D, _U]
+
+
 def test_never_and_its_buckets() -> None:
     """hi mod buckets, and no expiry key anywhere."""
     store = Store({(1, 4, 4): (0, 7, 2)})

@@ -18,7 +18,7 @@ from deduper.testing import Oracle, Row, Settings
 from tests.deduper.engine import Engine, Shape
 
 KEY = (7, 7)
-RULES = JudgeRules("ordered", True, False, 10, 5, 1, True, None, has_fingerprint=True, most_versions=3)
+RULES = JudgeRules("ordered", True, False, 10, 5, 64, True, None, has_fingerprint=True, most_versions=3)
 Known = dict[tuple[int, int], tuple[int, int, int, int]]
 """By digest: expiry key, origin, window, fingerprint."""
 
@@ -39,8 +39,13 @@ def test_digests_of_versions_are_those_of_the_format(spread: int) -> None:
         assert {one % spread for one, _ in found} == {hi % spread}
 
 
-def judge(rows: list[tuple[int, int]], known: Known, window: int = 9, **rules: Any) -> ShardOutcome:
-    """Rows of one key, each (expiry key, fingerprint), against what is known, whose clock has not begun."""
+def judge(
+    rows: list[tuple[int, int]], known: Known, window: int = 9, *, clocks: list[int] | None = None, **rules: Any
+) -> ShardOutcome:
+    """Rows of one key, each (expiry key, fingerprint), against what is known, whose clock has not begun.
+
+    `clocks` are those before each row; without them all have the rules' one.
+    """
 
     def find(_: int, digests: Any) -> Matches:
         hits = [known.get((hi, lo)) for hi, lo in digests.tolist()]
@@ -55,8 +60,8 @@ def judge(rows: list[tuple[int, int]], known: Known, window: int = 9, **rules: A
         order=np.arange(count, dtype=np.int64),
         admission=np.zeros(count, np.uint8),
         expiry=np.array([expiry for expiry, _ in rows], np.int64),
-        latest_before=None,
-        has_latest=None,
+        latest_before=None if clocks is None else np.array(clocks, np.int64),
+        has_latest=None if clocks is None else np.ones(count, np.bool_),
         category=None,
         fingerprint=np.array([payload for _, payload in rows], np.uint64),
     )
@@ -122,6 +127,15 @@ def test_versions_are_looked_up_bucket_by_bucket() -> None:
     assert asked == [5, 6, 7, 6, 6, 7, 7]
 
 
+def test_versions_lie_in_the_bucket_that_their_key_is_hashed_into() -> None:
+    """A look-up finds them in no other one."""
+    outcome = judge([(0, 100), (0, 101), (0, 102)], {}, by="never", lookup_all_live=False, buckets=64)
+    assert said(outcome) == ([0, 0, 0], {"version": 2})
+    assert outcome.entries is not None
+    assert outcome.buckets == [7]
+    assert (outcome.entries.digests[:, 0] % np.uint64(64)).tolist() == [7, 7, 7]
+
+
 def test_the_dead_are_the_last_and_make_room() -> None:
     """With a clock at 15 an entry of 5 is dead: the next version takes its place, and the limit counts the living."""
     known: Known = {DIGESTS[0]: (9, 50, 2, 100), DIGESTS[1]: (8, 51, 3, 101), DIGESTS[2]: (5, 52, 3, 102)}
@@ -132,6 +146,13 @@ def test_the_dead_are_the_last_and_make_room() -> None:
     outcome = judge([(30, 101)], known, latest=30)
     assert said(outcome) == ([0], {}), "all are dead"
     assert stored(outcome.entries) == {1: (30, 0, 9, 101)}
+
+
+def test_no_entry_is_left_that_the_greatest_clock_of_its_group_has_passed() -> None:
+    """By 25 an entry of 12 is dead, though its row has an earlier clock and comes last."""
+    outcome = judge([(25, 100), (12, 101)], {}, clocks=[25, 15])
+    assert said(outcome) == ([0, 0], {"version": 1})
+    assert stored(outcome.entries) == {1: (25, 0, 9, 100)}
 
 
 def test_no_version_joins_an_unknown_payload() -> None:

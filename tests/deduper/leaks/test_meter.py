@@ -212,6 +212,13 @@ def test_both_sides_of_the_edges(age: int, kind: str | None) -> None:
     assert meter.totals.sampled.tolist() == [int(kind == each) for each in KINDS] + [0]
 
 
+def test_found_and_missed_copies_have_distances_of_their_own() -> None:
+    """A copy 4 away that was found, then one of another bucket that was not, 35 from the newest."""
+    windows = [[[Row((1,), at)]] for at in (0, 4, 39)]
+    meter = measured(windows, settings_of("own_bucket"), LeakMeter.new(SETTINGS))
+    assert meter.totals.distances.tolist() == [[0, 1, 0, 0, 0], [0, 0, 1, 0, 0]]
+
+
 def test_doubles() -> None:
     """Expiry keys that are doubles are compared as such."""
     meter = LeakMeter.new(replace(SETTINGS, float_domain=True, period=0.5, memory=1.0, edges=(0.1,)))

@@ -14,6 +14,7 @@ from bucket_store.log.records import DeletionRecord
 from bucket_store.places.local import LocalNames
 from bucket_store.places.place import Entry, Place, Prepared
 from bucket_store.threads import on_a_thread
+from tests.deduper.window.last_moment import when_waited_for
 from tests.deduper.window.many_shards import ManyShards
 
 
@@ -93,6 +94,55 @@ def test_a_window_waits_for_one_new_file_its_record(tmp_path: Path, scheme: str)
             assert [name for name, is_waited_for in names.written if is_waited_for] == (
                 [record] if scheme == "elsewhere" else [name for name, _ in names.written]
             )
+
+
+def test_an_intent_is_written_before_the_record_of_its_window(tmp_path: Path) -> None:
+    """However slow the storage is: after a crash the window is judged again by the clock of its intent."""
+    names = Watched()
+    root = Place(names, PurePosixPath(tmp_path / "state"))
+    with closing(ManyShards(tmp_path, shards=2, pieces=1, root=root, in_background=when_waited_for)) as job:
+        record = f"log/{job.log.state.next_number:020d}"
+        names.written.clear()
+        job.run()
+        assert [name for name, _ in names.written] == ["intents/000001", record]
+
+
+def test_an_intent_that_cannot_be_written_ends_its_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the error of the writing, and before the record; the next window writes its own."""
+
+    def fail(names: Watched, path: PurePosixPath, data: bytes) -> None:
+        raise OSError("no room")
+
+    root = Place(Watched(), PurePosixPath(tmp_path / "state"))
+    with closing(ManyShards(tmp_path, shards=2, pieces=1, root=root, in_background=when_waited_for)) as job:
+        before = job.log.state.next_number
+        with monkeypatch.context() as patch:
+            patch.setattr(Watched, "replace", fail)
+            with pytest.raises(OSError, match="no room"):
+                job.run()
+        assert CommitLog.open(root).state.next_number == before
+        job.run()
+        assert CommitLog.open(root).state.next_number == before + 1
+
+
+def test_an_intent_follows_that_of_a_window_which_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are one file: of two that are written at once the earlier one could be left."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("judged in vain")
+
+    names = Watched()
+    root = Place(names, PurePosixPath(tmp_path / "state"))
+    with closing(ManyShards(tmp_path, shards=2, pieces=1, root=root, in_background=when_waited_for)) as job:
+        names.written.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(job._runner, "_judge", fail)
+            with pytest.raises(ValueError, match="in vain"):
+                job.run()
+        assert names.written == []
+        record = f"log/{job.log.state.next_number:020d}"
+        job.run()
+        assert [name for name, _ in names.written] == ["intents/000001", "intents/000001", record]
 
 
 @pytest.mark.parametrize("records", [0, 300])

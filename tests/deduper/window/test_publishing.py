@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,19 +27,20 @@ from deduper.admin.orphans import OrphanKind, orphans
 from deduper.admin.status import store_status
 from deduper.admin.verify.run import verify_store
 from deduper.config.load import load_config
-from deduper.errors import DeduperError, StopRequested
+from deduper.core.statistics import SpanCounts
+from deduper.errors import DeduperError, StopRequested, UsageError
 from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
 from deduper.service.current_step import CurrentStep
 from deduper.service.stop import Stop
 from deduper.service.windows import Reports, Windows
 from deduper.sinks import staging
-from deduper.sinks.names import STAGING, Attempt, TopicPlace
+from deduper.sinks.names import STAGING, Attempt, TopicPlace, function_place
 from deduper.sources.protocol import BatchPartition
 from deduper.tasks.judge import Receipt
 from deduper.window import recovery
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
-from deduper.window.publishing import Publishing
+from deduper.window.publishing import Publishing, publish_window
 from deduper.window.runner import WindowInput, WindowRunner
 from tests.deduper.staged_file import described
 
@@ -93,9 +95,9 @@ class Topics:
 class Job:
     """A job with a topic and files as ports, judged as a driver does, without Spark and brokers."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, config: str = CONFIG) -> None:
         self.file = directory / "clicks.yaml"
-        self.file.write_text(CONFIG, encoding="utf-8")
+        self.file.write_text(config, encoding="utf-8")
         self.config = load_config(self.file)
         self.topics = Topics()
         self.reported: list[BatchProgress] = []
@@ -365,6 +367,36 @@ def test_a_window_without_rows_for_a_topic_is_published_at_once(job: Job) -> Non
     assert (job.mark, job.topics.sent, job.staged) == (1, [0], [])
     assert [progress.window for progress in job.reported] == [0, 1]
     assert len(list(job.config.file_ports["duplicate"].path.glob("*.parquet"))) == 2
+
+
+def test_rows_for_functions_are_not_passed_over(job: Job) -> None:
+    """Only the query that has staged them can call the functions: until then the window is not published."""
+    job.topics.gate.set()
+    job.run()
+    job.runner.wait_until_published()
+    output = OutputFile("unique", "staged", function_place("unique"), 1, 1, 1)
+    with pytest.raises(UsageError, match="window 1 has rows for the functions of a query: start the query that has"):
+        publish_window(job.config, job.log, 1, [output], job.topics)
+    assert job.mark == 0
+
+
+@pytest.mark.parametrize(("order", "cause"), [("time", "in spite of `order: time`"), ("arrival", "`source: {order")])
+def test_the_cause_of_expired_rows_is_by_the_order_of_the_source(tmp_path: Path, order: str, cause: str) -> None:
+    """What is set already is no advice."""
+    source = "format: kafka, order: time, slack: 10m," if order == "time" else "format: kafka,"
+    config = CONFIG.replace("format: kafka,", source, 1).replace('"k string"', '"k string, t timestamp"')
+    job = Job(tmp_path, config.replace("{by: never}", "{by: event_time, field: t, period: 1h, span: 10m}"))
+    job.ports = ("duplicate",)
+
+    def judge(batch: Any, state: LogState, wall_us: int) -> Judgement:
+        judgement = job.judge(batch, state, wall_us)
+        receipt = replace(judgement.receipts[0], counts=(0, 1, 4, 0), max_admitted=NOW_US)
+        return replace(judgement, receipts={0: receipt}, rows=5, lateness=SpanCounts.of([(72 * 3.6e9, 4)]), behind=4)
+
+    job.runner = WindowRunner(job.config, job.log, job.pieces, judge, lambda: NOW_US, job.topics)
+    job.run()
+    job.runner.wait_until_published()
+    assert cause in str(job.reported[0].expired_cause)
 
 
 # What a start finds. The publication of window 0 hangs, and the process dies while window 1 is at a point.

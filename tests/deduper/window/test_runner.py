@@ -52,6 +52,7 @@ from tests.bucket_store.table_samples import entries_of, random_keys
 from tests.deduper.small_service import BEGIN_US, Trial
 from tests.deduper.staged_file import staged_file
 from tests.deduper.unread import UNREAD
+from tests.deduper.window.last_moment import when_waited_for
 from tests.tiers import is_night
 
 SECOND_US = 1_000_000
@@ -951,6 +952,18 @@ def test_merges_and_searches_for_unnamed_pieces_take_turns(tmp_path: Path, monke
         patch.setattr(Compactions, "is_under_way", True)
         assert after_window(hours=1) == (0, 0)
     assert after_window() == (0, 1)
+
+
+def test_the_end_of_a_job_waits_for_a_search_for_unnamed_pieces(tmp_path: Path) -> None:
+    """Or it would delete pieces beside the next owner."""
+    job = Job(tmp_path, is_searched=True)
+    now = [0.0]
+    unnamed = job.runner._unnamed = UnnamedPieces(job.pieces, when_waited_for, lambda: now[0])
+    now[0] += EVERY_S
+    job.runner._compact(job.log.state)
+    assert unnamed.is_under_way
+    job.runner.close()
+    assert not unnamed.is_under_way
 
 
 def test_groups_of_errors_are_in_the_order_of_size_reason_and_detail() -> None:

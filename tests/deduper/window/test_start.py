@@ -15,6 +15,8 @@ from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.local import local_place
 from deduper.config.model import Config
+from deduper.config.query import QUERIES
+from deduper.errors import UsageError
 from deduper.sinks import names, staging
 from deduper.sources.files.source_file import source_digest
 from deduper.window import recovery
@@ -164,6 +166,16 @@ def test_what_no_record_names_is_removed(config: Config) -> None:
     assert [intent.epoch for intent in read_intents(log.root)] == [2]
     recover(config, owned(config))
     assert [intent.epoch for intent in read_intents(log.root)] == [2], "the newest stays until there is a newer one"
+
+
+def test_a_job_takes_no_store_of_a_deduper(config: Config) -> None:
+    """Its commits would forget which batches of which queries were judged."""
+    log = owned(config)
+    judged(log, 0)
+    recovery.require_of_job(log)
+    log.place(commit(1, log.state.epoch, pieces=(), outputs=(), extra={QUERIES: [["query", 7, 1_000]]}))
+    with pytest.raises(UsageError, match="this store is a `Deduper`'s, and a job has one of its own"):
+        recovery.require_of_job(log)
 
 
 def test_a_start_makes_the_folders_that_windows_write_into(config: Config) -> None:
