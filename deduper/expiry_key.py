@@ -28,6 +28,15 @@ class ExpiryKeyScale:
             return cls(is_time=by in ("event_time", "processing_time"), is_float=False)
         return cls(is_time=False, is_float=column.name == "double", scale=column.scale or 0)
 
+    @property
+    def ddl(self) -> str:
+        """Spark's type of an expiry key in `_dedup.first_seen`."""
+        if self.is_time:
+            return "timestamp"
+        if self.is_float:
+            return "double"
+        return f"decimal(18,{self.scale})" if self.scale else "bigint"
+
     def steps(self, number: int | float) -> int | float:
         """A number of the configuration in steps of the stored key.
 

@@ -35,7 +35,6 @@ from deduper.core.verdict import CONFLICT_REASONS, TupleVerdict
 from deduper.errors import UsageError
 from deduper.query.rules import Expiry
 from deduper.sinks.published import JudgedRow, judged_rows, published_files
-from deduper.tasks.dedup_column import expiry_ddl
 from deduper.units import UNIT_US
 from deduper.window.completeness import REPLAY
 from deduper.window.policy import FINGERPRINT
@@ -402,7 +401,7 @@ class _Comparison:
             port: published_files(folder, self.store.log.manifest.store_id) for port, folder in self.store.ports.items()
         }
         sources = SourcesReader(self.store.root, state)
-        first = parse_columns(f"e {expiry_ddl(self.config.expiry_key_scale)}")[0].type
+        first = parse_columns(f"e {self.config.expiry_key_scale.ddl}")[0].type
         for number in range(published + 1):
             window = _WindowOutputs(number, commits.get(number), ())
             if window.record is not None and REPLAY in window.record.extra:

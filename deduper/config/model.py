@@ -34,6 +34,7 @@ from deduper.config.sections import (
     Trigger,
 )
 from deduper.config.values import LocalPath, Section, refusal
+from deduper.dedup_column import DedupColumn
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.payload import MOST_VERSIONS, USUAL_VERSIONS, Leaf
 from deduper.spark_promises import TIME_ZONE, store_settings
@@ -195,6 +196,11 @@ class Config(Section):
         """The meaning of one step of the expiry key; see `expiry_key`."""
         column = self.expiry_column
         return ExpiryKeyScale.of(self.expiry.by, None if column is None else column.type)
+
+    @property
+    def dedup_column(self) -> DedupColumn:
+        """The column `_dedup` of the ports' rows."""
+        return DedupColumn(self.expiry_key_scale.ddl, self.store.first_seen, self.has_fingerprint, self.keeps_versions)
 
     @property
     def lookup(self) -> Literal["own_bucket", "all_live"]:

@@ -22,14 +22,12 @@ from pyspark.sql.types import (
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
 from bucket_store.places.open import open_place
-from deduper.columns import backticked
-from deduper.config.model import Config
+from deduper.columns import backticked, ddl_of
 from deduper.config.query import BATCH, COUNTS, TXN_VERSION, QueryConfig
 from deduper.config.sections import PORTS
-from deduper.core.verdict import TupleVerdict
+from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError, UsageError
 from deduper.spark_promises import TIME_ZONE
-from deduper.tasks.dedup_column import DEDUP, dedup_ddl
 from deduper.time_zones import time_zone
 
 
@@ -262,7 +260,7 @@ class StagedRows:
         self._order = [one.name for one in schema]
         self._schemas = {}
         for port in PORTS:
-            dedup = session.createDataFrame([], dedup_column(config, port)).schema
+            dedup = session.createDataFrame([], ddl_of([config.dedup_column.of(port)])).schema
             self._schemas[port] = StructType([*typed, dedup[DEDUP]])
 
     def of(self, port: str, outputs: Sequence[OutputFile]) -> DataFrame:
@@ -299,16 +297,6 @@ class StagedRows:
         for name in self._untyped:
             rows = rows.withColumn(name, F.lit(None))
         return rows.select(*map(backticked, (*self._order, DEDUP))) if self._untyped else rows
-
-
-def dedup_column(config: Config, port: str) -> str:
-    """The column `_dedup` of a port's rows, as Spark DDL."""
-    scale, first_seen = config.expiry_key_scale, config.store.first_seen
-    is_error = port == TupleVerdict.ERROR.port
-    may_conflict = is_error or port == TupleVerdict.DUPLICATE.port
-    is_versions = config.keeps_versions and port == TupleVerdict.UNIQUE.port
-    has_fingerprints = is_versions or (config.has_fingerprint and may_conflict)
-    return f"{DEDUP} {dedup_ddl(scale, first_seen=first_seen, detail=is_error, fingerprints=has_fingerprints)}"
 
 
 # Of the session's own settings none may drop or shift a value.

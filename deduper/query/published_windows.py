@@ -31,7 +31,6 @@ from deduper.columns import ddl_of
 from deduper.config.files import FileSink
 from deduper.config.sections import PORTS
 from deduper.errors import IntegrityError, UsageError
-from deduper.query.ports import dedup_column
 from deduper.sinks.names import PUBLISHED, FinalName, is_data_file
 
 try:
@@ -164,7 +163,7 @@ def _port(store: str, port: str) -> _PortFolder:
         raise UsageError(
             f"port {port} of {store} is `format: {sink.format}`; only folders of Parquet files are read so"
         )
-    schema = f"{ddl_of(opened.config.source.parsed_columns)}, {dedup_column(opened.config, port)}"
+    schema = ddl_of([*opened.config.source.parsed_columns, opened.config.dedup_column.of(port)])
     return _PortFolder(sink.url, str(opened.root), opened.log.manifest.store_id, schema)
 
 

@@ -23,6 +23,7 @@ from deduper.as_json import AsJson
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
+from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError, UsageError
 from deduper.replay.making import FOLDER, Twin
 from deduper.replay.run import ReplayReport, plan_file, plan_replays, replay
@@ -31,7 +32,6 @@ from deduper.sinks.published import parquet_file, published_files
 from deduper.sinks.staging import staging_home
 from deduper.sources.open import session_settings
 from deduper.spark.session import end_session, start_session
-from deduper.tasks.dedup_column import DEDUP
 from deduper.window.progress import BatchProgress
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from deduper.config.fingerprint import PayloadColumns
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import EventTimeExpiry, NoneSink, OrderedExpiry, SinksConfig, SourceConfig
+from deduper.dedup_column import DEDUP
 from deduper.errors import UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.seeding.source import (
@@ -36,7 +37,6 @@ from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import FoundFiles, found_files, list_files
 from deduper.sources.files.source_file import shown
 from deduper.sources.protocol import PlannedSource
-from deduper.tasks.dedup_column import DEDUP
 from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
 from deduper.window.recovery import Ownership
 

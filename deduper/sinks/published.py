@@ -33,10 +33,10 @@ from bucket_store.places.place import Place
 from bucket_store.places.reading import open_file
 from deduper.columns import Column, ColumnType
 from deduper.core.digests import KeyValue, Plain, plain_value
+from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError
 from deduper.sinks import plain_values
 from deduper.sinks.names import FinalName, Format
-from deduper.tasks.dedup_column import DEDUP
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:,;@#=+-]+")
 """Signs that every writer of JSON writes as they are."""

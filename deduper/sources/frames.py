@@ -23,6 +23,7 @@ from deduper.config.query import BATCH, QUERIES, QueryConfig, QuerySource, colum
 from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
+from deduper.dedup_column import DEDUP
 from deduper.errors import UsageError
 from deduper.sources.declared_columns import record_layout
 from deduper.sources.digest_columns import fast_digest, secure_digest
@@ -30,7 +31,6 @@ from deduper.sources.frame_places import FramePayload, FramePlaces
 from deduper.sources.protocol import BatchPartition, SparkRows
 from deduper.spark.dataframes import Selected
 from deduper.spark.types import NoArrowTypeError, arrow_of, text_of
-from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.found_partitions import FoundPartitions
 from deduper.tasks.layout import (
     ADMISSION,

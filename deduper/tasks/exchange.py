@@ -113,6 +113,24 @@ class FileExchange:
         return mapped(rows_file(self._directory, self._readers[reader]))
 
 
+def first_copies(
+    rows: Sequence[int] | np.ndarray[Any, Any],
+    *,
+    window: np.ndarray[Any, Any],
+    origin: np.ndarray[Any, Any],
+    expiry: pa.Array,
+    fingerprints: tuple[pa.Array, pa.Array] | None = None,
+) -> pa.RecordBatch:
+    """The first copies that these rows name: window, source order and expiry key, null where tuples have none.
+
+    `fingerprints` are the rows' own and the first copies', null but for conflicts.
+    """
+    columns = {ROW: pa.array(rows, pa.int32()), WINDOW: pa.array(window), ORIGIN: pa.array(origin), EXPIRY: expiry}
+    if fingerprints is not None:
+        columns |= zip((FINGERPRINT, FIRST_FINGERPRINT), fingerprints, strict=True)
+    return pa.RecordBatch.from_pydict(columns)
+
+
 def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
     """A column of numbers; nulls become 0, which nothing reads, by the admission of their rows."""
     if column.null_count:

@@ -229,7 +229,7 @@ def _verdicts(outcome: ShardOutcome, task: JudgeTask, parts: Sequence[_ReaderRow
     reasons = _reason_codes(outcome)
     keeps_first, compares = task.rules.keep_first_seen, task.rules.has_fingerprint
     has_first = outcome.first_window >= 0 if keeps_first else outcome.is_conflict
-    firsts = _first_copies(outcome, np.flatnonzero(has_first)) if keeps_first or compares else None
+    firsts = _first_copies(outcome, task.rules, parts, has_first) if parts and (keeps_first or compares) else None
     begin = first = 0
     verdicts: OfReaders = []
     copies: OfReaders = []
@@ -244,10 +244,9 @@ def _verdicts(outcome: ShardOutcome, task: JudgeTask, parts: Sequence[_ReaderRow
         }
         verdicts.append((of_reader.reader, pa.RecordBatch.from_pydict(columns)))
         if firsts is not None:
-            here = numbers[has_first[part]]
-            named = {exchange.ROW: pa.array(here), **_slice(firsts, first, here.size)}
-            copies.append((of_reader.reader, pa.RecordBatch.from_pydict(named)))
-            first += here.size
+            count = int(np.count_nonzero(has_first[part]))
+            copies.append((of_reader.reader, firsts.slice(first, count)))
+            first += count
         begin = end
     return verdicts, copies
 
@@ -258,10 +257,6 @@ def _sampled(rows: ShardRows, outcome: ShardOutcome, rules: JudgeRules, bits: in
     except Exception as exc:  # noqa: BLE001  an accessory: no window fails by it
         logger.warning("the leak meter has no sample of a shard: %s", exc)
         return None
-
-
-def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa.Array]:
-    return {name: column.slice(begin, count) for name, column in columns.items()}
 
 
 def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
@@ -275,21 +270,26 @@ def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
     return codes
 
 
-def _first_copies(outcome: ShardOutcome, rows: NDArray[np.intp]) -> dict[str, pa.Array]:
-    """Window, source order and expiry key of the first copies of these rows, and both fingerprints of conflicts.
-
-    Without `keep_first_seen` the window is -1.
-    """
-    columns = {
-        exchange.WINDOW: pa.array(outcome.first_window[rows]),
-        exchange.ORIGIN: pa.array(outcome.first_origin[rows]),
-        exchange.EXPIRY: pa.array(outcome.first_expiry[rows]),
-    }
+def _first_copies(
+    outcome: ShardOutcome, rules: JudgeRules, parts: Sequence[_ReaderRows], has_first: NDArray[np.bool_]
+) -> pa.RecordBatch:
+    """Those of the rows that have one, with fingerprints of conflicts; without `keep_first_seen` the window is -1."""
+    rows = np.flatnonzero(has_first)
+    expiry = outcome.first_expiry[rows]
+    fingerprints = None
     if outcome.fingerprint is not None and outcome.first_fingerprint is not None:
         others = ~outcome.is_conflict[rows]
-        columns[exchange.FINGERPRINT] = pa.array(outcome.fingerprint[rows], mask=others)
-        columns[exchange.FIRST_FINGERPRINT] = pa.array(outcome.first_fingerprint[rows], mask=others)
-    return columns
+        fingerprints = (
+            pa.array(outcome.fingerprint[rows], mask=others),
+            pa.array(outcome.first_fingerprint[rows], mask=others),
+        )
+    return exchange.first_copies(
+        np.concatenate([part.rows for part in parts])[rows],
+        window=outcome.first_window[rows],
+        origin=outcome.first_origin[rows],
+        expiry=pa.array(expiry) if rules.has_expiry_key else pa.nulls(expiry.size, pa.int64()),
+        fingerprints=fingerprints,
+    )
 
 
 def _append(

@@ -1,26 +1,14 @@
 """The rows of Kafka ports as they are staged: what `sinks.staged_records` reads and sends.
 
-Key, value, headers and timestamp are the source record's; headers of our own come after them, so that of several of
-one name (records that have gone through two jobs) the last counts:
-
-    dedup-verdict               unique, duplicate, expired, error
-    dedup-reason                not for unique records
-    dedup-detail                for errors: what was wrong, without a value of the record
-    dedup-window                the window's number
-    dedup-origin                topic-partition and offset, as in clicks-3@1042
-    dedup-first-seen            the first copy's origin, for duplicates, with `store.first_seen`
-    dedup-first-seen-window     its window
-    dedup-fingerprint           of a conflict, in 16 hex digits
-    dedup-first-fingerprint     that of its first copy
-
-A port may leave out some of them (`dedup_headers`); both of `first_seen` go together, and both of `fingerprint`. A
-record has them in this order, without those that have no value.
+Key, value, headers and timestamp are the source record's; headers of our own (`dedup_column.OWN_HEADERS`) come after
+them, so that of several of one name (records that have gone through two jobs) the last counts.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -28,20 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deduper.dedup_column import OWN_HEADERS
 from deduper.tasks import layout
 
 KEY, VALUE, HEADERS, TIMESTAMP, SLOT = "key", "value", "headers", "timestamp_ms", "slot"
 SEND_COLUMNS = (KEY, VALUE, HEADERS, TIMESTAMP, SLOT)
-OWN_HEADERS = {
-    "verdict": ("dedup-verdict",),
-    "reason": ("dedup-reason",),
-    "detail": ("dedup-detail",),
-    "window": ("dedup-window",),
-    "origin": ("dedup-origin",),
-    "first_seen": ("dedup-first-seen", "dedup-first-seen-window"),
-    "fingerprint": ("dedup-fingerprint", "dedup-first-fingerprint"),
-}
-"""The headers of ours in their order, by their names in the settings."""
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
@@ -52,10 +31,13 @@ def rows_to_send(
 
     `wanted` are the headers of ours to add, as in `OWN_HEADERS`.
     """
-    reported: dict[str, pa.Array] = {}
-    for name, headers in OWN_HEADERS.items():
-        if name in wanted and ("source" if name == "origin" else name) in dedup:
-            reported |= zip(headers, _values(name, dedup), strict=True)
+    reported = {
+        header: _text(value, dedup)
+        for name, headers in OWN_HEADERS.items()
+        if name in wanted
+        for header, value in headers.items()
+        if re.split("[@.]", value)[0] in dedup
+    }
     own = headers_of(records.column(layout.HEADERS))
     columns = {
         KEY: records.column(layout.KEY),
@@ -67,20 +49,15 @@ def rows_to_send(
     return pa.RecordBatch.from_arrays([columns[name] for name in SEND_COLUMNS], list(SEND_COLUMNS))
 
 
-def _values(name: str, dedup: Mapping[str, pa.Array]) -> Sequence[pa.Array]:
-    """The values of each of the headers that a name in the settings stands for."""
-    match name:
-        case "window":
-            return [dedup["window"].cast(pa.string())]
-        case "origin":
-            return [_origin(dedup["source"], dedup["position"])]
-        case "first_seen":
-            window, source, position, _ = dedup["first_seen"].flatten()
-            return [_origin(source, position), window.cast(pa.string())]
-        case "fingerprint":
-            return [dedup["fingerprint"], dedup["first_fingerprint"]]
-        case _:
-            return [dedup[name]]
+def _text(value: str, dedup: Mapping[str, pa.Array]) -> pa.Array:
+    """The text of a header: of a field, or of two, null where one is."""
+    texts = [_field(path.split("."), dedup).cast(pa.string()) for path in value.split("@")]
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "@")
+
+
+def _field(path: Sequence[str], dedup: Mapping[str, pa.Array]) -> pa.Array:
+    name, *inner = path
+    return pc.struct_field(dedup[name], inner) if inner else dedup[name]
 
 
 def headers_of(texts: pa.Array) -> pa.ListArray:
@@ -117,7 +94,3 @@ def with_headers(own: pa.ListArray, reported: Mapping[str, pa.Array]) -> pa.List
     stands[np.concatenate(places)] = np.arange(stands.size)
     headers = pa.StructArray.from_arrays([pa.concat_arrays(keys), pa.concat_arrays(values)], fields=list(_HEADER))
     return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), headers.take(pa.array(stands)))
-
-
-def _origin(source: pa.Array, position: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(source, position.cast(pa.string()), "@")

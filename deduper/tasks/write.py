@@ -28,9 +28,9 @@ from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS
 from deduper.core.kernels import Int64s
 from deduper.core.verdict import REASONS, TupleVerdict
+from deduper.dedup_column import DEDUP
 from deduper.errors import telling_where
 from deduper.tasks import layout
-from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.errors.causes import ErrorCounts, ErrorSummary
 from deduper.tasks.errors.detail import ErrorDetails, Examination
 from deduper.tasks.exchange import (
@@ -70,10 +70,8 @@ class WriteTask:
     them whose rows are sent (`tasks.kafka_rows`), each with the headers to add; the others are written with the
     source's `columns` and `_dedup`, in their `formats`. `sources` are those of this window and of the duplicates' first
     copies. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
-    `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
-    where tuples have no expiry key. `has_fingerprint`: conflicts name both fingerprints. `keeps_versions`: unique rows
-    may be versions, which name them too. `details` are for the rows of the error port. `ordinals`: see
-    `FoundPartitions`.
+    `dedup` is the type of `_dedup` in the rows of each of the ports. `details` are for the rows of the error port.
+    `ordinals`: see `FoundPartitions`.
     """
 
     directory: str
@@ -87,11 +85,7 @@ class WriteTask:
     formats: RowFormats
     sources: WindowSources
     source_slots: tuple[int, ...] | None
-    keep_first_seen: bool
-    expiry_type: pa.DataType
-    expiry_scale: int | None
-    has_fingerprint: bool = False
-    keeps_versions: bool = False
+    dedup: Mapping[str, pa.StructType]
     details: ErrorDetails | None = None
     ordinals: tuple[Int64s, ...] = ()
 
@@ -153,8 +147,7 @@ def _write_records(task: WriteTask, writer: int, exchange: WriteExchange, files:
         if not rows:
             continue
         judged = _Judged.of(exchange.verdicts(reader), rows)
-        names_copies = task.keep_first_seen or task.has_fingerprint
-        copies = _copies(task, exchange.firsts(reader)) if names_copies else None
+        copies = _copies(task, exchange, reader)
         records = exchange.records(reader)
         begin = 0
         for number in range(records.num_record_batches):
@@ -207,14 +200,14 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """The fields of `_dedup` that copies alone have, by ascending row of a reading task."""
+    """The fields of `_dedup` that copies alone have, by ascending row of a reading task; those that some port has."""
 
     rows: np.ndarray[Any, Any]
     fields: Mapping[str, pa.Array]
 
-    def of(self, rows: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
+    def of(self, rows: np.ndarray[Any, Any], *, may_be_copies: bool) -> dict[str, pa.Array]:
         """Those of some rows, ascending; null where there is none."""
-        if not self.rows.size:
+        if not self.rows.size or not may_be_copies:
             return {name: pa.nulls(rows.size, column.type) for name, column in self.fields.items()}
         first = int(np.searchsorted(self.rows, rows[0])) if rows.size else 0
         if np.array_equal(self.rows[first : first + rows.size], rows):
@@ -223,24 +216,25 @@ class _Copies:
         places = pa.array(at, mask=self.rows[at] != rows)
         return {name: column.take(places) for name, column in self.fields.items()}
 
-    def none(self, count: int) -> dict[str, pa.Array]:
-        """Nulls, so many, of the fields that all ports have."""
-        return {name: pa.nulls(count, column.type) for name, column in self.fields.items() if name == "first_seen"}
 
-
-def _copies(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _Copies:
-    whole = pa.Table.from_batches(parts).combine_chunks()
+def _copies(task: WriteTask, exchange: WriteExchange, reader: int) -> _Copies:
+    types = {field.name: field.type for column in task.dedup.values() for field in column}
+    if not types.keys() & {"first_seen", FINGERPRINT}:
+        return _Copies(np.empty(0, np.int32), {})
+    whole = pa.Table.from_batches(exchange.firsts(reader)).combine_chunks()
     rows = whole.column(ROW).to_numpy()
     ordered = np.argsort(rows, kind="stable")
     fields = {}
-    if task.keep_first_seen:
+    if "first_seen" in types:
+        first = types["first_seen"]
         windows = _column(whole, WINDOW)
         source, position = task.sources.places(windows.to_numpy(), _column(whole, ORIGIN).to_numpy())
-        columns = [windows, source.cast(pa.string()), position, _expiry(_column(whole, EXPIRY), task)]
-        fields["first_seen"] = pa.StructArray.from_arrays(columns, ["window", "source", "position", "expiry"])
-    if task.has_fingerprint:
-        for name in (FINGERPRINT, FIRST_FINGERPRINT):
-            fields[name] = _hex_texts(_column(whole, name))
+        expiry = _expiry(_column(whole, EXPIRY), first.field("expiry").type)
+        fields["first_seen"] = pa.StructArray.from_arrays(
+            [windows, source.cast(pa.string()), position, expiry], fields=list(first)
+        )
+    if FINGERPRINT in types:
+        fields |= {name: _hex_texts(_column(whole, name)) for name in (FINGERPRINT, FIRST_FINGERPRINT)}
     places = pa.array(ordered)
     return _Copies(rows[ordered], {name: column.take(places) for name, column in fields.items()})
 
@@ -258,17 +252,15 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
 
 
-def _expiry(stored: pa.Array, task: WriteTask) -> pa.Array:
+def _expiry(stored: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Stored expiry keys as values of the source's column."""
-    if task.expiry_scale is None:
-        return pa.nulls(len(stored), task.expiry_type)
-    if pa.types.is_timestamp(task.expiry_type):
-        return stored.view(task.expiry_type)
-    if task.expiry_scale:
+    if pa.types.is_timestamp(wanted):
+        return stored.view(wanted)
+    if pa.types.is_decimal(wanted):
         whole = stored.cast(pa.decimal128(19, 0))
         # The same digits with the point elsewhere.
-        return pa.Array.from_buffers(task.expiry_type, len(whole), whole.buffers())
-    return stored.cast(task.expiry_type)
+        return pa.Array.from_buffers(wanted, len(whole), whole.buffers())
+    return stored
 
 
 class _PortFiles:
@@ -282,6 +274,9 @@ class _PortFiles:
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in TupleVerdict if verdict.port == port)
+        self._fields = [field.name for field in task.dedup[port]]
+        # All duplicates have a first copy, and of other rows conflicts.
+        self._may_be_copies = self._verdict == TupleVerdict.DUPLICATE or FINGERPRINT in self._fields
         self._file: FileWriter | None = None
         self._rows: RowsFile | None = None
         self._slots_met: set[int] = set()
@@ -297,7 +292,7 @@ class _PortFiles:
         """Whether rows were written that no staged file has yet."""
         return self._rows is not None
 
-    def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, copies: _Copies | None) -> None:
+    def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, copies: _Copies) -> None:
         """Add the port's rows of a batch, whose first row has number `begin` in its reading task."""
         part = slice(begin, begin + batch.num_rows)
         mine = judged.verdict[part] == self._verdict
@@ -307,8 +302,7 @@ class _PortFiles:
         taken = batch if count == batch.num_rows else batch.filter(pa.array(mine))
         rows = np.flatnonzero(mine) + begin
         order = taken.column(layout.ORDER).to_numpy()
-        of_copies = {} if copies is None else self._of_copies(copies, rows)
-        dedup = self._dedup(taken, order, judged.reason[rows], of_copies)
+        dedup = self._dedup(taken, order, judged.reason[rows], copies.of(rows, may_be_copies=self._may_be_copies))
         names = self._task.columns
         if self._port in self._task.topics:
             texts = {name: _without_dictionary(column) for name, column in dedup.items()}
@@ -324,15 +318,6 @@ class _PortFiles:
         self._waiting_bytes += whole.nbytes
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self.drain()
-
-    def _of_copies(self, copies: _Copies, rows: np.ndarray[Any, Any]) -> dict[str, pa.Array]:
-        """Only duplicates have a first copy, conflicts that are errors, and versions."""
-        is_of_copies = {
-            TupleVerdict.UNIQUE: self._task.keeps_versions,
-            TupleVerdict.DUPLICATE: True,
-            TupleVerdict.ERROR: self._task.has_fingerprint,
-        }.get(self._verdict, False)
-        return copies.of(rows) if is_of_copies else copies.none(rows.size)
 
     def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The sender of each row."""
@@ -364,12 +349,14 @@ class _PortFiles:
             "source": _texts(ordinal.astype(np.int32), sources.names),
             "position": pa.array(position),
             "raw": raw,
+            "detail": pa.nulls(count, pa.string()),
+            **of_copies,
         }
         if self._examination is not None and self.errors is not None:
             of_rows = [sources.names[number] for number in ordinal.tolist()]
             columns["detail"] = self._examination.details(taken, reason, of_rows)
             self.errors.add(reason.tolist(), columns["detail"].to_pylist(), raw, of_rows)
-        return {**columns, **of_copies}
+        return {name: columns[name] for name in self._fields}
 
     def drain(self) -> None:
         """Write the waiting rows."""

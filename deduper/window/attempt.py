@@ -24,6 +24,7 @@ from bucket_store.log.state import LogState, live_files
 from bucket_store.pieces.store import PieceStore
 from bucket_store.places.place import Place
 from bucket_store.tables.manager import TableSettings
+from deduper.arrow_columns import arrow_type
 from deduper.config.model import Config
 from deduper.config.sections import CategoryExpiry
 from deduper.core.clock import ClockRules
@@ -36,7 +37,6 @@ from deduper.sources.declared_columns import record_layout
 from deduper.sources.error_details import error_details
 from deduper.sources.protocol import SourceBatch
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker, storage_away
-from deduper.tasks.dedup_column import expiry_type
 from deduper.tasks.errors.causes import ErrorSummary, merged
 from deduper.tasks.found_partitions import FoundPartitions
 from deduper.tasks.judge import JudgeTask, Receipt
@@ -342,11 +342,7 @@ class WindowJudge:
             ),
             sources=sources,
             source_slots=tuple(partition.slot for partition in batch.partitions) if keeps_order else None,
-            keep_first_seen=config.store.first_seen,
-            expiry_type=expiry_type(config.expiry_key_scale),
-            expiry_scale=None if config.expiry.by in ("never", "category") else config.expiry_key_scale.scale,
-            has_fingerprint=config.has_fingerprint,
-            keeps_versions=config.keeps_versions,
+            dedup={port: arrow_type(config.dedup_column.of(port).type) for port in targets},
             details=self._details,
         )
 

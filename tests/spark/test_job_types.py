@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from deduper.tasks.dedup_column import dedup_ddl
+from deduper.columns import ddl_of
 from tests.spark.harness import Job
 
 pytestmark = pytest.mark.spark
@@ -150,8 +150,7 @@ def test_every_type_leaves_as_spark_would_write_it(
     job.run()
     port, again = job.directory / "out/unique", tmp_path / "again"
     read = session.read.parquet(str(port))
-    dedup = dedup_ddl(job.config.expiry_key_scale, first_seen=job.config.store.first_seen)
-    expected = StructType.fromDDL(f"{_DDL}, _dedup {dedup}")
+    expected = StructType.fromDDL(f"{_DDL}, {ddl_of([job.config.dedup_column.of('unique')])}")
     assert read.schema.simpleString() == expected.simpleString()
     read.coalesce(1).write.parquet(str(again))
     (by_spark,) = again.glob("*.parquet")

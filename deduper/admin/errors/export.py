@@ -40,8 +40,8 @@ from deduper.config.kafka.options import connection_options, librdkafka_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
+from deduper.dedup_column import OWN_HEADERS
 from deduper.errors import UsageError
-from deduper.tasks.kafka_rows import OWN_HEADERS
 
 if TYPE_CHECKING:
     from deduper.kafka.commands import Headers

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from deduper.config.kafka.avro_schema import AvroError, columns_of
 from deduper.config.values import local_path, read_expression, read_schema, refusal, resolve, shown
+from deduper.dedup_column import OWN_HEADERS
 from deduper.units import MAX_I64
 
 _SERVERS_ADVICE = 'write `"host:9092"`, several with commas'
@@ -90,7 +91,7 @@ Topics = Annotated[
 """Topics, each once."""
 
 
-DEDUP_HEADERS = ("verdict", "reason", "detail", "window", "origin", "first_seen", "fingerprint")
+DEDUP_HEADERS = tuple(OWN_HEADERS)
 """The headers of ours on a record that is sent, without `dedup-`."""
 
 

@@ -13,12 +13,12 @@ from bucket_store.log.marks import Published, read_published
 from bucket_store.places.place import Place
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import Column, ColumnType
+from deduper.dedup_column import DEDUP
 from deduper.errors import DeduperError, IntegrityError, UsageError
 from deduper.ranges.stream.rows import InputRows
 from deduper.ranges.stream.settings import PortFolder
 from deduper.sinks.names import PUBLISHED, FinalName
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
-from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.readers.file_parts import FileFault
 from deduper.tasks.readers.text import require_lines, rows_of_lines
 from deduper.text.format import TextFormat

@@ -117,8 +117,8 @@ def test_the_generated_documentation_is_up_to_date() -> None:
     """Otherwise: python scripts/reference.py."""
     reference = _script("reference")
     for name, make in reference.REFERENCES.items():
-        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-        assert reference.with_reference(text, make()) == text, f"docs/{name} is stale"
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert reference.with_reference(text, make()) == text, f"{name} is stale"
 
 
 def test_quickstart_makes_the_log_that_its_author_means() -> None:

@@ -32,9 +32,11 @@ from bucket_store.places.local import local_place
 from bucket_store.tables.manager import TableSettings
 from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.view import ShardView
+from deduper.arrow_columns import arrow_type
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.lookups import JudgeRules
 from deduper.core.verdict import Admission
+from deduper.dedup_column import DedupColumn
 from deduper.errors import RowsGoneError
 from deduper.sources.frame_places import FramePlaces
 from deduper.tasks import exchange, table_room
@@ -145,6 +147,7 @@ class Service:
         staging = self.root / f"staging-{self.window}"
         staging.mkdir(exist_ok=True)
         target = local_place(staging)
+        column = DedupColumn("bigint", window.first_seen, bool(window.conflicts), window.conflicts == "unique")
         return WriteTask(
             directory=directory,
             shards=window.shards,
@@ -157,11 +160,7 @@ class Service:
             formats=RowFormats(),
             sources=WindowSources(str(self.root), self.window, tuple("abcdefgh"), (0,) * 8, {}),
             source_slots=None,
-            keep_first_seen=window.first_seen,
-            expiry_type=pa.int64(),
-            expiry_scale=0,
-            has_fingerprint=bool(window.conflicts),
-            keeps_versions=window.conflicts == "unique",
+            dedup={port: arrow_type(column.of(port).type) for port in PORTS},
             ordinals=FoundPartitions.of([receipt.partitions for receipt in readers]).ordinals,
         )
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from deduper.config.kafka.values import DEDUP_HEADERS
-from deduper.tasks.kafka_rows import OWN_HEADERS, headers_of, rows_to_send, with_headers
+from deduper.dedup_column import FIELDS, OWN_HEADERS
+from deduper.tasks.kafka_rows import headers_of, rows_to_send, with_headers
 from deduper.tasks.layout import SENT
 
 
@@ -84,9 +87,15 @@ def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
     assert sent.column("value").to_pylist() == [b"v", b"w"]
 
 
-def test_every_setting_has_its_headers() -> None:
-    """In one order."""
-    assert tuple(OWN_HEADERS) == DEDUP_HEADERS
+def test_every_header_is_on_the_page() -> None:
+    """In the table of docs/kafka.md, in their order."""
+    page = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"\| header \| on \| value \|\n\|[-|]+\|\n((?:\|.*\n)+)", page)
+    listed = [name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split(" | ")[0])]
+    assert listed == [header for headers in OWN_HEADERS.values() for header in headers]
+    assert {
+        path.split(".")[0] for of in OWN_HEADERS.values() for value in of.values() for path in value.split("@")
+    } <= {field.name for field in FIELDS}
 
 
 UNIQUE = ("verdict", "window", "origin")

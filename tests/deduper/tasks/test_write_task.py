@@ -21,8 +21,10 @@ from pyarrow import parquet
 from bucket_store.filesystem import LocalFile, LocalFileSystem
 from bucket_store.places.local import LocalNames, local_place
 from bucket_store.places.place import Place
+from deduper.arrow_columns import arrow_type
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import REASONS
+from deduper.dedup_column import DedupColumn
 from deduper.errors import CannotWriteError
 from deduper.tasks import exchange
 from deduper.tasks.origins import WindowSources
@@ -33,6 +35,7 @@ from tests.bucket_store.places.memory_names import MemoryNames
 from tests.deduper.small_service import Killed, armed
 
 PORTS = ("unique", "duplicate")
+ALL_PORTS = (*PORTS, "expired", "error")
 ROWS = 6
 
 
@@ -60,13 +63,13 @@ def task(tmp_path: Path) -> WriteTask:
         }
         exchange.write_batches(exchange.verdicts_file(str(directory), shard), [pa.RecordBatch.from_pydict(verdicts)])
         first = [2] if shard == 0 else []
-        copies = {
-            exchange.ROW: pa.array(first, pa.int32()),
-            exchange.WINDOW: pa.array([4] * len(first), pa.int64()),
-            exchange.ORIGIN: pa.array([0] * len(first), pa.int64()),
-            exchange.EXPIRY: pa.array([1_000_000] * len(first), pa.int64()),
-        }
-        exchange.write_batches(exchange.firsts_file(str(directory), shard), [pa.RecordBatch.from_pydict(copies)])
+        copies = exchange.first_copies(
+            first,
+            window=np.full(len(first), 4),
+            origin=np.full(len(first), 0),
+            expiry=pa.array([1_000_000] * len(first), pa.int64()),
+        )
+        exchange.write_batches(exchange.firsts_file(str(directory), shard), [copies])
     (tmp_path / "staging").mkdir()
     return WriteTask(
         directory=str(directory),
@@ -80,9 +83,7 @@ def task(tmp_path: Path) -> WriteTask:
         formats=RowFormats(),
         sources=WindowSources(str(tmp_path), 4, ("one", "two"), (0, 100), {}),
         source_slots=None,
-        keep_first_seen=True,
-        expiry_type=pa.timestamp("us", "UTC"),
-        expiry_scale=0,
+        dedup={port: arrow_type(DedupColumn("timestamp", first_seen=True).of(port).type) for port in ALL_PORTS},
     )
 
 
