@@ -31,7 +31,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS, ExpiryConfig
 from deduper.core.digests import Plain, plain_value
-from deduper.core.verdict import CONFLICT_REASONS, TupleVerdict
+from deduper.core.verdict import Admission, TupleVerdict
 from deduper.errors import UsageError
 from deduper.query.rules import Expiry
 from deduper.sinks.published import JudgedRow, judged_rows, published_files
@@ -42,6 +42,7 @@ from deduper.window.policy import FINGERPRINT
 Answer = tuple[str, str, tuple[int, int, int, Any] | None]
 Record = Mapping[str, Any] | None
 """A record's values by column; None for one that cannot be parsed."""
+_WITHOUT_VALUES = {one.reason for one in Admission if not one.has_values}
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class Oracle:
             if expiry not in self.live:
                 self._arrive(expiry)
             return None
-        if not math.isfinite(expiry):
+        if not math.isfinite(expiry) or (isinstance(expiry, int) and not -(2**63) <= expiry < 2**63):
             return "error", "bad_expiry"
         if s.ahead is not None and expiry > now_us + s.ahead:
             return "error", "ahead_of_now"
@@ -347,8 +348,9 @@ def differences(
         store: the config of a job, or the URL of the store of a `Deduper`.
         records: all records by (source, position) as `_dedup` has them: the path of a file and the row, from 0; the
             topic and partition as `clicks-0` and the offset. Of a record, the columns of key, expiry key and
-            payload as Python values. Without `records` the rows of the outputs are judged again, whose error rows are
-            taken as they are; then all four ports must be files, and what was never read is not missed.
+            payload as Python values. Without `records` the rows of the outputs are judged again; error rows that have
+            not the record's values (of whole files, of what does not parse) are taken as they are. Then all four ports
+            must be files, and what was never read is not missed.
 
     Raises:
         UsageError: the outputs cannot be compared, as those of a replay; the message says why.
@@ -409,9 +411,8 @@ class _Comparison:
                     f"{self.store.root}: window {number} is of a replay, whose records are in another order"
                 )
             for port, of_port in files.items():
-                columns = () if port == TupleVerdict.ERROR.port and not self.compares else self.columns
                 for path in (file.path for file in of_port if file.window == number):
-                    for row in judged_rows(path, columns, first):
+                    for row in judged_rows(path, self.columns, first):
                         yield from self._note(window, port, row)
             known = sources.of(number)
             window.partitions = _partitions_of(window) if known is None else known
@@ -498,13 +499,18 @@ class _Comparison:
         if self.records is None:
             rows = {at: left for (source, at), left in window.left.items() if source == partition.name}
             return [
-                ((partition.name, at), None if _is_no_tuple(port, row) else self._row(row.values))
+                ((partition.name, at), None if self._is_taken(port, row) else self._row(row.values))
                 for at, (port, row) in sorted(rows.items())
             ]
         given = self.records.get(partition.name, {})
         is_topic = isinstance(self.config.source, KafkaSource)
         inside = (at for at in sorted(given) if not is_topic or partition.start <= at < partition.end)
         return [((partition.name, at), self._given(given[at])) for at in inside]
+
+    def _is_taken(self, port: str, row: JudgedRow) -> bool:
+        """Whether it is an error row without the values that make it one."""
+        is_bad = row.reason == Admission.BAD_EXPIRY.reason and row.values[len(self.config.key_columns)] is None
+        return port == TupleVerdict.ERROR.port and (is_bad or row.reason in _WITHOUT_VALUES)
 
     def _given(self, record: Record) -> Row | None:
         if record is None:
@@ -548,11 +554,6 @@ def _payload_columns(config: Config) -> tuple[Column, ...]:
     if leaves is None or any(len(leaf.path) > 1 or not leaf.kind.is_scalar for leaf in leaves):
         raise UsageError("fingerprint: only payloads of scalar columns can be judged once more")
     return tuple(Column(leaf.name, leaf.kind) for leaf in leaves)
-
-
-def _is_no_tuple(port: str, row: JudgedRow) -> bool:
-    """Whether it is an error that no key was looked up for."""
-    return port == TupleVerdict.ERROR.port and row.reason not in CONFLICT_REASONS
 
 
 def _partitions_of(window: _WindowOutputs) -> tuple[SourcePartition, ...]:

@@ -1,9 +1,9 @@
 """The digest of a dedup key: its definition, and the values that it is made of.
 
-`digest_kernels` computes it for columns of Arrow, `sources.digest_columns` in Spark's JVM; tests have it row by row. A
-digest is 128 bits, (hi, lo), both unsigned here and bigint in
-Spark; (0, 0) marks an empty slot in the store's tables, so it becomes (0, 1). The salt is the store's own secret:
-without it, nobody can prepare keys that collide.
+`digest_kernels` computes it for columns of Arrow, `sources.digest_columns` the fast one in Spark's JVM; tests have both
+in the JVM and row by row. A digest is 128 bits, (hi, lo), both unsigned here and bigint in Spark; (0, 0) marks an empty
+slot in the store's tables, so it becomes (0, 1). The salt is the store's own secret: without it, nobody can prepare
+keys that collide.
 
 fast
     hi and lo are two folds of Spark's xxhash64 over (salt half, c1 is null, c1, c2 is null, c2 ...), each element

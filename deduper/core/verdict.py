@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import struct
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 ExpiryBy = Literal["never", "event_time", "ordered", "processing_time", "category"]
 
@@ -48,31 +48,58 @@ class TupleVerdict(IntEnum):
         return self.name.lower()
 
 
+class Stage(IntEnum):
+    """The steps that may settle a tuple, in their order: a tuple leaves by the first one that refuses it."""
+
+    FILE = 0
+    """The whole file has no records, or none that may be judged."""
+    RECORD = 1
+    """The record has no values that its columns could have."""
+    KEY = 2
+    """The rule of the key: it is a key that may be judged."""
+    EXPIRY = 3
+    """The rule of the expiry key, or of the category. A reader applies it too, to a value that fits no column."""
+    CLOCK = 4
+    """The expiry key beside the latest point and the wall clock, the category beside those that are live."""
+    LOOKUP = 5
+    """The key beside those that are remembered."""
+
+
 class Admission(IntEnum):
     """The state of a tuple before its key is looked up: a uint8 column from the parser to the verdict.
 
     Only the keys of ADMITTED tuples are looked up. Values are written into outputs and receipts: never renumber.
+    Each has its number, the stage that settles it, and the `_dedup.detail` that follows from it alone, if one does.
     """
 
-    ADMITTED = 0
-    OLDER_THAN_PERIOD = 1
-    CATEGORY_DROPPED = 2
-    MALFORMED = 10
-    INVALID_UTF8 = 11
-    NULL_KEY = 12
-    NULL_EXPIRY = 13
-    BAD_EXPIRY = 14
-    AHEAD_OF_NOW = 15
-    JUMP_TOO_FAR = 16
-    FILE_CHANGED = 17
-    FILE_MISSING = 18
-    FILE_UNREADABLE = 19
-    TOMBSTONE = 20
-    FILE_HEADER = 21
-    CONFLICT_REFUSED = 22
-    """Set by the judgement: the key is remembered with another payload, and conflicts are errors."""
-    TOO_MANY_VERSIONS = 23
-    """Set by the judgement: the key is remembered with as many other payloads as it may have."""
+    stage: Stage
+    detail: str | None
+
+    def __new__(cls, number: int, stage: Stage | None = None, detail: str | None = None) -> Self:
+        """A member; the default is for `Admission(12)`, as types see it."""
+        assert stage is not None, f"{number} has no stage"
+        self = int.__new__(cls, number)
+        self._value_ = number
+        self.stage, self.detail = stage, detail
+        return self
+
+    ADMITTED = 0, Stage.LOOKUP
+    OLDER_THAN_PERIOD = 1, Stage.CLOCK
+    CATEGORY_DROPPED = 2, Stage.CLOCK
+    MALFORMED = 10, Stage.RECORD
+    INVALID_UTF8 = 11, Stage.RECORD
+    NULL_KEY = 12, Stage.KEY
+    NULL_EXPIRY = 13, Stage.EXPIRY
+    BAD_EXPIRY = 14, Stage.EXPIRY
+    AHEAD_OF_NOW = 15, Stage.CLOCK
+    JUMP_TOO_FAR = 16, Stage.CLOCK
+    FILE_CHANGED = 17, Stage.FILE, "the file has changed since the window began"
+    FILE_MISSING = 18, Stage.FILE, "the file was listed, and is gone"
+    FILE_UNREADABLE = 19, Stage.FILE, "the file cannot be read; `raw` has the error"
+    TOMBSTONE = 20, Stage.RECORD, "the record has no value"
+    FILE_HEADER = 21, Stage.FILE
+    CONFLICT_REFUSED = 22, Stage.LOOKUP, "the key is known with another payload (on_conflict: error)"
+    TOO_MANY_VERSIONS = 23, Stage.LOOKUP, "the key has max_versions other payloads (on_conflict: unique)"
 
     @property
     def reason(self) -> str:
@@ -85,6 +112,31 @@ class Admission(IntEnum):
         if self is Admission.ADMITTED:
             return None
         return TupleVerdict.EXPIRED if self < Admission.MALFORMED else TupleVerdict.ERROR
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the row is one of a record, and not of a file."""
+        return self.stage > Stage.FILE
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the row has the record's values: a null is a null."""
+        return self.stage > Stage.RECORD
+
+    @property
+    def has_all_values(self) -> bool:
+        """Whether no column of the row is null for a value that it cannot have."""
+        return self.has_values and self is not Admission.BAD_EXPIRY
+
+    @property
+    def is_of_rules(self) -> bool:
+        """Whether a rule of the job refuses the record, by its values alone; another job may take it."""
+        return self.stage in (Stage.KEY, Stage.EXPIRY)
+
+    @property
+    def has_expiry_key(self) -> bool:
+        """Whether the expiry key of the tuple, if its job has one, may be relied on when it is there."""
+        return self.has_values and self.stage is not Stage.EXPIRY
 
 
 CONFLICT_REASONS: Final = (

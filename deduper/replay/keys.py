@@ -18,7 +18,7 @@ Keys: TypeAlias = NDArray[Any]
 Bools: TypeAlias = NDArray[np.bool_]
 
 _KEYED = np.zeros(256, np.bool_)
-_KEYED[[Admission.ADMITTED, Admission.NULL_KEY]] = True
+_KEYED[[one for one in Admission if one.has_expiry_key]] = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,7 @@ class TimedRead(PartRead):
     last: Key | None = None
 
 
-_OF_RULES = [int(one) for one in (Admission.NULL_KEY, Admission.NULL_EXPIRY, Admission.BAD_EXPIRY)]
-"""Errors that the rule makes of a record; the others are of the record itself."""
+_OF_RULES = [int(one) for one in Admission if one.is_of_rules]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,17 @@ def record_layout(config: Config) -> RecordLayout:
         expiry = pa.string()
     else:
         expiry = pa.float64() if config.expiry_key_scale.is_float else pa.int64()
-    source: object = config.source
-    columns = source.arrow if isinstance(source, QuerySource) else arrow_types(config.source.parsed_columns)
     return RecordLayout.of(
         expiry,
-        columns if config.has_row_ports else (),
+        _arrow_of(config) if config.has_row_ports else (),
         are_sent=bool(config.topic_ports),
         has_fingerprint=config.has_fingerprint,
     )
+
+
+def _arrow_of(config: Config) -> Sequence[pa.DataType]:
+    source: object = config.source
+    return source.arrow if isinstance(source, QuerySource) else arrow_types(config.source.parsed_columns)
 
 
 def arrow_types(columns: Sequence[Column]) -> list[pa.DataType]:
@@ -51,7 +54,7 @@ def declared(config: Config, salt: bytes) -> Declared:
     source = config.source
     columns = [
         DeclaredColumn(column.name, column.type, arrow)
-        for column, arrow in zip(source.parsed_columns, arrow_types(source.parsed_columns), strict=True)
+        for column, arrow in zip(source.parsed_columns, _arrow_of(config), strict=True)
     ]
     numbers = {column.name: number for number, column in enumerate(columns)}
     unit = config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None

@@ -14,15 +14,6 @@ from deduper.sources.declared_columns import path_rule
 from deduper.tasks.errors.detail import ErrorDetails, RecordFormat
 from deduper.units import format_duration
 
-_FIXED = {
-    Admission.TOMBSTONE: "the record has no value",
-    Admission.FILE_CHANGED: "the file has changed since the window began",
-    Admission.FILE_MISSING: "the file was listed, and is gone",
-    Admission.CONFLICT_REFUSED: "the key is known with another payload (on_conflict: error)",
-    Admission.TOO_MANY_VERSIONS: "the key has max_versions other payloads (on_conflict: unique)",
-    Admission.FILE_UNREADABLE: "the file cannot be read; `raw` has the error",
-}
-
 
 def error_details(config: Config) -> ErrorDetails:
     """How the errors of a job are explained."""
@@ -49,7 +40,7 @@ def error_details(config: Config) -> ErrorDetails:
         record=record,
         key=tuple(numbers[column.name] for column in config.key_columns),
         expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
-        fixed={int(admission): text for admission, text in (_FIXED | _of_expiry(config)).items()},
+        fixed={int(one): one.detail for one in Admission if one.detail is not None} | _of_expiry(config),
         zone=config.time_zone,
         delimiter=delimiter,
         path_rule=path_rule(source) if isinstance(source, FilesSource) else None,
@@ -58,13 +49,13 @@ def error_details(config: Config) -> ErrorDetails:
     )
 
 
-def _of_expiry(config: Config) -> dict[Admission, str]:
+def _of_expiry(config: Config) -> dict[int, str]:
     """The details of refused expiry keys: they name the limit of the settings, never the key."""
     column, expiry = config.expiry_column, config.expiry
     if column is None:
         return {}
     name = column.name
-    texts = {Admission.BAD_EXPIRY: f"{name}: {column.type.text} is NaN or an infinity"}
+    texts: dict[int, str] = {Admission.BAD_EXPIRY: f"{name}: {column.type.text} is NaN or an infinity"}
     if isinstance(expiry, EventTimeExpiry):
         texts[Admission.BAD_EXPIRY] = f"{name}: beyond 64 bits of microseconds since 1970" + (
             f", in {expiry.unit}" if expiry.unit else ""

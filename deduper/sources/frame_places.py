@@ -1,4 +1,4 @@
-"""What a reading task adds to a DataFrame's rows: their places, where columns name them, and their fingerprints. PURE.
+"""What a reading task makes of a DataFrame's rows: records, with their places where columns name them. PURE.
 
 A place is a source, as a topic partition, and a number in it. It is a name: rows are judged in the order in which Spark
 gives them, whatever their numbers are.
@@ -9,7 +9,6 @@ names none: one with a null, or with a number that is negative or of more than 4
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deduper.core.clock import POSITION_BITS
-from deduper.core.fingerprints import array_fingerprint
-from deduper.payload import Leaf
 from deduper.tasks.found_partitions import FoundPartition, require_few
-from deduper.tasks.layout import FINGERPRINT, ORDER, PARTITION, TOPIC
-from deduper.tasks.read import RecordPlaces
+from deduper.tasks.layout import ORDER, PARTITION, SENT, TOPIC, parsed
+from deduper.tasks.readers.declared import Declared
 
 
 class FramePlaces:
@@ -87,16 +84,14 @@ class FramePlaces:
 
 
 @dataclass
-class FramePayload:
-    """The fingerprints of rows, and their places if `places` finds them. See `RecordPlaces`.
+class FrameRows:
+    """Makes records of rows, as our readers do, of the columns that `declared` takes, ORDER, and SENT for topics.
 
-    `columns` are the columns of a batch that the payload's columns are in, by name.
+    `places` replaces ORDER where the rows name their places. See `RecordPlaces`.
     """
 
-    payload: tuple[Leaf, ...]
-    columns: Mapping[str, str]
-    salt: bytes
-    places: RecordPlaces | None = None
+    declared: Declared
+    places: FramePlaces | None = None
 
     @property
     def sequence(self) -> int | None:
@@ -104,11 +99,19 @@ class FramePayload:
         return None if self.places is None else self.places.sequence
 
     def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The same records with FINGERPRINT, and with ORDER if `places` gives it."""
-        given = {name: records.column(column) for name, column in self.columns.items()}
-        found = pa.array(array_fingerprint(self.payload, given, self.salt, records.num_rows))
-        records = records.append_column(FINGERPRINT, found)
-        return records if self.places is None else self.places.placed(records)
+        """The records of these rows."""
+        layout = self.declared.layout
+        if not records.num_rows:
+            return pa.RecordBatch.from_pylist([], layout.schema)
+        if self.places is not None:
+            records = self.places.placed(records)
+        # Spark's types differ in the zone that times are shown in, and in how long a text may be.
+        columns = {
+            number: records.column(parsed(number)).cast(self.declared.columns[number].arrow)
+            for number in self.declared.stored(())
+        }
+        sent = {name: records.column(name) for name in SENT.names} if layout.are_sent else {}
+        return self.declared.records(columns, records.column(ORDER).to_numpy(), sent=sent)
 
     def partitions(self) -> tuple[FoundPartition, ...]:
         """Those of `places`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
 
@@ -20,38 +19,18 @@ from pyspark.sql.types import StructType
 
 from deduper.columns import Column, backticked
 from deduper.config.query import BATCH, QUERIES, QueryConfig, QuerySource, column_of
-from deduper.config.sections import CategoryExpiry, EventTimeExpiry
 from deduper.core.clock import POSITION_BITS
-from deduper.core.verdict import Admission
 from deduper.dedup_column import DEDUP
 from deduper.errors import UsageError
-from deduper.sources.declared_columns import record_layout
-from deduper.sources.digest_columns import fast_digest, secure_digest
-from deduper.sources.frame_places import FramePayload, FramePlaces
+from deduper.sources.declared_columns import declared
+from deduper.sources.frame_places import FramePlaces, FrameRows
 from deduper.sources.protocol import BatchPartition, SparkRows
 from deduper.spark.dataframes import Selected
 from deduper.spark.types import NoArrowTypeError, arrow_of, text_of
 from deduper.tasks.found_partitions import FoundPartitions
-from deduper.tasks.layout import (
-    ADMISSION,
-    CATEGORY,
-    EXPIRY,
-    FINGERPRINT,
-    HEADERS,
-    HI,
-    KEY,
-    LO,
-    ORDER,
-    PARTITION,
-    RAW,
-    TIMESTAMP,
-    TOPIC,
-    VALUE,
-    parsed,
-)
-from deduper.tasks.read import ReadReceipt, RecordPlaces
+from deduper.tasks.layout import HEADERS, KEY, ORDER, PARTITION, TIMESTAMP, TOPIC, VALUE, parsed
+from deduper.tasks.read import ReadReceipt
 from deduper.tasks.readers.reading_tasks import PartRead, receipts_of
-from deduper.units import UNIT_US
 
 PLACE_COLUMNS = ("_dedup_source", "_dedup_position")
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
@@ -116,43 +95,28 @@ class FrameColumns:
 
 
 class FramePlan:
-    """The records of a query's DataFrames: keys, digests and expiry keys, computed by Spark.
+    """The records of a query's DataFrames: Spark gives their columns, and the reading tasks make the rest of them.
 
     It is one selection, made once: the JVM analyses every step of a plan again at every batch.
     """
 
     def __init__(self, session: SparkSession, config: QueryConfig, salt: bytes) -> None:
         columns = config.source.parsed_columns
-        keys = [(_value(column), column.type.text) for column in config.key_columns]
-        hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(keys, salt)
-        made = {
-            HI: hi,
-            LO: lo,
-            ORDER: _order(),
-            RAW: F.lit(None).cast("string"),
-            **_key_columns(config),
-            **{parsed(number): _value(column) for number, column in enumerate(columns)},
-        }
+        self._declared = declared(config, salt)
+        made = {ORDER: _order(), **{parsed(number): _value(columns[number]) for number in self._declared.stored(())}}
         if config.topic_ports:
             made |= _sent(columns)
-        names = [name for name in record_layout(config).schema.names if name != FINGERPRINT]
-        self._payload, self._salt = config.payload or (), salt
-        compared = {leaf.path[0] for leaf in self._payload}
-        self._compared = {one.name: parsed(number) for number, one in enumerate(columns) if one.name in compared}
-        names += [name for name in self._compared.values() if name not in names]
         if config.source.row_place:
             made |= _named_places(config.source)
-            names += [TOPIC, PARTITION]
-        self._given = Selected(session, [made[name].alias(name) for name in names])
+        self._given = Selected(session, [column.alias(name) for name, column in made.items()])
 
     def records(self, tuples: DataFrame) -> DataFrame:
-        """The columns of every row that the reading tasks get; see `tasks.layout`. No row has a raw text to keep."""
+        """The columns of every row that `FrameRows` takes."""
         return self._given.of(tuples)
 
-    def places(self, *, are_named: bool) -> RecordPlaces | None:
-        """What the reading tasks add to these columns: places, if the rows name them, and fingerprints."""
-        places = FramePlaces() if are_named else None
-        return FramePayload(self._payload, self._compared, self._salt, places) if self._payload else places
+    def rows(self, *, are_named: bool) -> FrameRows:
+        """What the reading tasks make records with; the rows may name their places."""
+        return FrameRows(self._declared, FramePlaces() if are_named else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +159,7 @@ class FrameBatch:
 
     def records(self) -> SparkRows:
         """The rows, by Spark; see `SourceBatch`."""
-        return SparkRows(self.plan.records(self.rows), self.plan.places(are_named=self.has_places))
+        return SparkRows(self.plan.records(self.rows), self.plan.rows(are_named=self.has_places))
 
     def as_read(self, found: Sequence[PartRead]) -> FrameBatch:
         """The batch with the partitions that its rows were found in."""
@@ -248,44 +212,6 @@ class FrameBatch:
 def last_batches(extra: Mapping[str, Any]) -> dict[str, tuple[int, int | None]]:
     """The last batch of each query and when it was planned, from the `extra` of a store's newest commit record."""
     return {query: (batch_id, planned_ms) for query, batch_id, planned_ms in extra.get(QUERIES, ())}
-
-
-def _key_columns(config: QueryConfig) -> dict[str, SparkColumn]:
-    """EXPIRY or CATEGORY, and the ADMISSION of rows that have no key or no expiry key."""
-    admission = F.lit(int(Admission.ADMITTED))
-    # The first that is true counts, so the last comes first.
-    if config.expiry_column is None:
-        expiry = F.lit(0).cast("bigint")
-    else:
-        value = _value(config.expiry_column)
-        expiry, bad = _expiry_key(config, value)
-        admission = F.when(bad, int(Admission.BAD_EXPIRY)).otherwise(admission)
-        admission = F.when(value.isNull(), int(Admission.NULL_EXPIRY)).otherwise(admission)
-    if config.null_keys == "error":
-        for column in config.key_columns:
-            admission = F.when(_value(column).isNull(), int(Admission.NULL_KEY)).otherwise(admission)
-    name = CATEGORY if config.expiry.by == "category" else EXPIRY
-    return {name: expiry, ADMISSION: admission.cast("tinyint")}
-
-
-def _expiry_key(config: QueryConfig, value: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
-    """The expiry key as bigint, double or (category) string, and whether a present value cannot be one."""
-    if isinstance(config.expiry, CategoryExpiry):
-        return value.cast("string"), F.lit(False)
-    if isinstance(config.expiry, EventTimeExpiry):
-        if config.expiry.unit is not None:
-            key = F.try_multiply(value.cast("bigint"), F.lit(UNIT_US[config.expiry.unit]).cast("bigint"))
-        else:
-            key = F.unix_micros(value.cast("timestamp"))
-        return key, key.isNull()
-    scale = config.expiry_key_scale
-    if scale.is_float:
-        key = value.cast("double")
-        return key, F.isnan(key) | (F.abs(key) == F.lit(float("inf")))
-    if scale.scale:
-        unscaled = (value * F.lit(Decimal(10) ** scale.scale)).cast("decimal(38,0)")
-        return unscaled.cast("bigint"), F.lit(False)
-    return value.cast("bigint"), F.lit(False)
 
 
 def _order() -> SparkColumn:

@@ -52,9 +52,9 @@ class Parts(Generic[_P]):
 
 @dataclass(frozen=True, slots=True)
 class SparkRows:
-    """The rows of a DataFrame, which Spark reads, with the columns of `tasks.layout`.
+    """The rows of a DataFrame, which Spark reads, with the columns that `places` takes.
 
-    `places` is None where ORDER is their source order.
+    `places` is None for rows with the columns of `tasks.layout`, and their source order as ORDER.
     """
 
     frame: DataFrame

@@ -7,8 +7,8 @@
     SENT                                        the source's record, where ports are topics
     TOPIC, PARTITION                            the place of a DataFrame's row, until the task replaces its ORDER
 
-Our readers make them, or the plan of a DataFrame; the reading task splits them into the keys files
-(`tasks.exchange`) and the rows file: ORDER, RAW and the columns for the ports.
+Our readers make them, or the reading task of a DataFrame's rows (`sources.frame_places`); the task splits them into the
+keys files (`tasks.exchange`) and the rows file: ORDER, RAW and the columns for the ports.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ def digests_by_spark(spark: Any) -> list[dict[str, list[str]]]:
     """{"fast": [hi, lo], "secure": [hi, lo]} in 16 hex digits, one for each of KEYS."""
     from pyspark.sql import functions as F
 
-    from deduper.sources.digest_columns import fast_digest, secure_digest
+    from deduper.sources.digest_columns import fast_digest
+    from tests.spark.catalyst_rules import secure_digest
 
     answers: list[dict[str, list[str]]] = [{} for _ in KEYS]
     for start in range(0, len(KEYS), 16):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import pytest
 
 from bucket_store.log.sources_archive import SourcesReader
 from deduper.errors import IntegrityError, UsageError
-from deduper.query.rules import Never
+from deduper.query.rules import EventTime, Never
 from deduper.testing import Difference, differences, verdicts
 from tests.deduper.whole_job import KINDS, Kind, WholeJob, source_name
 
@@ -170,6 +171,32 @@ def an_error_of_another_reason(job: WholeJob) -> None:
     with_dedup(job, "error", reason="malformed")
 
 
+def with_error(job: WholeJob, reason: str, pattern: str, text: str) -> None:
+    """The first error of this reason, its line of CSV with another text."""
+    for file in job.published("error"):
+        lines = file.read_text().splitlines(keepends=True)
+        for at, line in enumerate(lines):
+            if reason in line:
+                file.write_text("".join([*lines[:at], re.sub(pattern, text, line), *lines[at + 1 :]]))
+                return
+    raise KeyError(reason)
+
+
+@damage("expected error null_key, found error key_too_long")
+def an_error_of_a_reason_that_the_oracle_has_not(job: WholeJob) -> None:
+    with_error(job, "null_key", "null_key", "key_too_long")
+
+
+@damage("found error null_key")
+def an_error_for_a_key_that_is_one(job: WholeJob) -> None:
+    with_error(job, "null_key", "^,", "k1,")
+
+
+@damage("found error null_expiry")
+def an_error_for_an_expiry_key_that_is_one(job: WholeJob) -> None:
+    with_error(job, "null_expiry", r"^(k\d+,\d),,", r"\g<1>,90,")
+
+
 @damage("in/none.json, position 0: expected no such record, found in port unique")
 def a_row_of_an_unknown_source(job: WholeJob) -> None:
     with_dedup(job, "unique", source="in/none.json", position=0)
@@ -313,3 +340,12 @@ def test_verdicts_compare_payloads() -> None:
     assert reasons(fingerprint={"except": ["sent"]}) == [same, other, other]
     assert reasons(fingerprint={"columns": ["o.a"]}) == [same, same, other]
     assert reasons(fingerprint={"columns": ["l"]}, on_conflict="error") == [same, "error: conflict_refused", same]
+
+
+def test_an_expiry_key_beyond_64_bits_is_bad() -> None:
+    """In steps of the store, as the readers count them."""
+    rule = EventTime("t", period="1h", unit="s", lookup="all_live")
+    rows = [{"id": number, "t": time} for number, time in enumerate((1 << 62, -(1 << 62), (1 << 62) // 1_000_000))]
+    assert [one.reason for one in verdicts([rows], key="id", expiry=rule)[0]] == [
+        *("bad_expiry", "bad_expiry", "ahead_of_now")
+    ]

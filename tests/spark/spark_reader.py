@@ -18,11 +18,11 @@ from deduper.config.model import Config
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.sources.declared_columns import record_layout
-from deduper.sources.digest_columns import fast_digest, secure_digest
-from deduper.sources.frames import _key_columns
+from deduper.sources.digest_columns import fast_digest
 from deduper.sources.protocol import SparkRows
 from deduper.spark.types import spark_type
 from deduper.tasks.layout import ADMISSION, HI, LO, ORDER, RAW, parsed
+from tests.spark.catalyst_rules import key_columns, secure_digest
 
 REC, MALFORMED = "_rec", "_malformed"
 _TEXT, _CORRUPT, _END, _VALID = "_text", "_dedup_corrupt", "_dedup_end", "_valid"
@@ -107,7 +107,7 @@ def parquet_rows(session: SparkSession, config: Config, salt: bytes, paths: Mapp
         LO: lo,
         ORDER: F.col(ORDER),
         RAW: F.lit(None).cast("string"),
-        **_key_columns(config),
+        **key_columns(config),
         **{parsed(number): value for number, value in enumerate(values.values())},
     }
     invalid = F.lit(int(Admission.INVALID_UTF8)).cast("tinyint")

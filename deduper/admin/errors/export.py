@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -53,10 +53,6 @@ _MOST_OPEN = 64
 """Parquet files that are open at once."""
 _NAME_CHARACTERS = 100
 """Of a source's file, taken into the name of a file of the export: a name has 255 bytes at most."""
-_NO_RECORDS: Final = ("file_changed", "file_missing", "file_unreadable", "file_header")
-"""Rows about a whole file."""
-_NO_VALUES: Final = ("malformed", "invalid_utf8", "bad_expiry")
-"""Rows of Parquet files with a value that fits no column: the port has null in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ def export_errors(store: OpenStore, windows: WindowRange, reasons: Collection[st
 def _export(store: OpenStore, windows: WindowRange, reasons: Collection[str], folder: _NewFolder) -> ErrorExport:
     rows, left_out = Counter[str](), Counter[str]()
     is_text = folder.source.is_text
-    without = _NO_RECORDS if is_text else (*_NO_RECORDS, *_NO_VALUES)
+    without = {one.reason for one in Admission if not (one.has_record if is_text else one.has_all_values)}
     writing = _Lines(folder) if is_text else _Tables(folder)
     for _, path in error_files(store, windows):
         try:

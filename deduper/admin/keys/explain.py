@@ -35,13 +35,7 @@ from deduper.units import UnitError, format_time, parse_duration, parse_time
 if TYPE_CHECKING:
     from deduper.admin.keys.topic_rows import TopicRow
 
-_WITHOUT_COLUMNS = {
-    admission.reason
-    for admission in (
-        *(Admission.MALFORMED, Admission.INVALID_UTF8, Admission.TOMBSTONE),
-        *(Admission.FILE_CHANGED, Admission.FILE_MISSING, Admission.FILE_UNREADABLE, Admission.FILE_HEADER),
-    )
-}
+_WITHOUT_COLUMNS = {one.reason for one in Admission if not one.has_values}
 """Errors whose rows have no values: a null in them is no null key."""
 _OUTPUTS = "outputs: "
 

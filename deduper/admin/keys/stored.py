@@ -35,6 +35,7 @@ from deduper.core.kernels import Expiries
 from deduper.core.verdict import DUPLICATE_REASONS, Admission, TupleVerdict, first_live_bucket
 from deduper.core.versions import version_digests
 from deduper.payload import MOST_VERSIONS
+from deduper.tasks.readers.declared import key_admissions
 from deduper.window.policy import FINGERPRINT, category_state, clock_rules, judge_rules, processing_point
 
 _WIDE = Context(prec=40)
@@ -72,27 +73,27 @@ class Forecaster:
     A copy is a window of one tuple after the newest committed one: clock, categories, look-up and verdict are those of
     the job, and the look-up's answer comes from the entries that the store has of the key.
 
-    `digest` is (hi, lo) of the key; `entries` are all that live pieces have of it. `wall_us`: the wall clock of the
-    window that is to come.
+    `digest` is (hi, lo) of the key; `entries` are all that live pieces have of it. `admission` is that of its value.
+    `wall_us`: the wall clock of the window that is to come.
     """
 
     config: Config
     state: LogState
     digest: tuple[int, int]
     entries: Sequence[StoredEntry]
-    has_null: bool
+    admission: Admission
     wall_us: int
 
     def verdict(self, expiry: int | float | str | None) -> tuple[TupleVerdict, str]:
         """The verdict and its reason of a copy with this expiry key (in stored steps) or category.
 
-        None is a null where the key expires by a column, and else the only value.
+        None where the key expires by no column.
         """
         config, state = self.config, self.state
         rules = judge_rules(config, state, self.wall_us)
         rules = replace(rules, has_fingerprint=False, refuses_conflicts=False, most_versions=0)
         order = np.zeros(1, np.int64)
-        admission = np.full(1, self._parsed(expiry), np.uint8)
+        admission = np.full(1, self.admission, np.uint8)
         keys, latest, has_latest, place = None, None, None, None
         if isinstance(config.expiry, CategoryExpiry):
             place, admission = _placed(config.expiry, category_state(state), expiry, order, admission)
@@ -109,11 +110,6 @@ class Forecaster:
         if verdict is TupleVerdict.DUPLICATE:
             return verdict, DUPLICATE_REASONS[int(outcome.copies[0])]
         return verdict, Admission(int(outcome.admission[0])).reason
-
-    def _parsed(self, expiry: object) -> Admission:
-        if self.has_null and self.config.null_keys == "error":
-            return Admission.NULL_KEY
-        return Admission.NULL_EXPIRY if expiry is None and self.config.expiry_column is not None else Admission.ADMITTED
 
     def _find(self, bucket: int, _: NDArray[np.uint64]) -> Matches:
         """The newest entry in the bucket or, with `lookup: all_live`, the one that dies last."""
@@ -204,9 +200,13 @@ def key_digest(
     Raises:
         ValueError: a value that is none of its type.
     """
-    columns = [_column_of(value, kind) for value, kind in zip(values, kinds, strict=True)]
-    hi, lo = array_digest(columns, kinds, salt, secure=secure)
+    hi, lo = array_digest(_columns_of(values, kinds), kinds, salt, secure=secure)
     return int(hi[0]), int(lo[0])
+
+
+def _columns_of(values: Sequence[KeyValue], kinds: Sequence[ColumnType]) -> list[pa.Array]:
+    """Columns of one row."""
+    return [_column_of(value, kind) for value, kind in zip(values, kinds, strict=True)]
 
 
 def _column_of(value: KeyValue, kind: ColumnType) -> pa.Array:
@@ -345,7 +345,9 @@ def stored_key(
     key = {column.name: None if value is None else str(value) for column, value in zip(columns, values, strict=True)}
     copies: tuple[CopyForecast, ...] = ()
     if store.config is not None:
-        forecaster = Forecaster(store.config, store.log.state, digest, found, None in values, wall_us)
+        of_key = _columns_of(values, [column.type for column in columns])
+        (admission,) = key_admissions(of_key, null_is_error=store.config.null_keys == "error").tolist()
+        forecaster = Forecaster(store.config, store.log.state, digest, found, Admission(admission), wall_us)
         copies = tuple(_copies(store, forecaster, asked))
     # An entry that a version has moved is the same copy; without `first_seen` nothing says so, and both are shown.
     copies_of = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -121,11 +121,9 @@ class Declared:
         if lacks.any() and not self.layout.has_category:
             # It may become an error for its key: the null says that it has no expiry key either.
             expiry = pc.if_else(pa.array(lacks), pa.scalar(None, expiry.type), expiry)
-        if self.null_is_error:
-            # Takes precedence over the expiry key's admission: a record without a key is an error for its key.
-            for column in key:
-                if column.null_count:
-                    admissions[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
+        of_key = key_admissions(key, null_is_error=self.null_is_error)
+        # Takes precedence over the expiry key's admission: a record without a key is an error for its key.
+        admissions = np.where(of_key == int(Admission.ADMITTED), admissions, of_key)
         if is_malformed(in_path):
             admissions[:] = int(Admission.MALFORMED)
         if admission is not None:
@@ -195,6 +193,16 @@ class Declared:
         fits = (values >= least) & (values <= INT64_MAX // self.unit_us)
         admission[~fits] = int(Admission.BAD_EXPIRY)
         return pa.array(np.where(fits, values, 0) * self.unit_us)
+
+
+def key_admissions(key: Sequence[pa.Array], *, null_is_error: bool) -> Admissions:
+    """The admissions of records by their key, which is in these columns: ADMITTED where it may be judged."""
+    admissions = np.full(len(key[0]), int(Admission.ADMITTED), np.int8)
+    if null_is_error:
+        for column in key:
+            if column.null_count:
+                admissions[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
+    return admissions
 
 
 def _category_texts(column: pa.Array) -> pa.Array:

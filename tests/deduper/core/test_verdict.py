@@ -13,6 +13,7 @@ from deduper.core.verdict import (
     INT64_MAX,
     INT64_MIN,
     Admission,
+    Stage,
     TupleVerdict,
     bucket_key,
     expiry_point,
@@ -50,6 +51,36 @@ def test_numbers_are_for_ever() -> None:
         21: "file_header",
         22: "conflict_refused",
         23: "too_many_versions",
+    }
+
+
+_ALL = ("has_record", "has_values", "has_all_values", "has_expiry_key", "is_of_rules")
+_SETTLED = (Stage.CLOCK, "has_record", "has_values", "has_all_values", "has_expiry_key")
+_OF_FILE = (Stage.FILE,)
+_OF_RECORD = (Stage.RECORD, "has_record")
+
+
+def test_every_reason_is_classified() -> None:
+    """What a replay, an export and an explanation take from a row of each reason; a new one fails until it is here."""
+    found = {one.name: (one.stage, *(name for name in _ALL if getattr(one, name))) for one in Admission}
+    assert found == {
+        "ADMITTED": (Stage.LOOKUP, *_SETTLED[1:]),
+        "OLDER_THAN_PERIOD": _SETTLED,
+        "CATEGORY_DROPPED": _SETTLED,
+        "MALFORMED": _OF_RECORD,
+        "INVALID_UTF8": _OF_RECORD,
+        "NULL_KEY": (Stage.KEY, *_ALL),
+        "NULL_EXPIRY": (Stage.EXPIRY, "has_record", "has_values", "has_all_values", "is_of_rules"),
+        "BAD_EXPIRY": (Stage.EXPIRY, "has_record", "has_values", "is_of_rules"),
+        "AHEAD_OF_NOW": _SETTLED,
+        "JUMP_TOO_FAR": _SETTLED,
+        "FILE_CHANGED": _OF_FILE,
+        "FILE_MISSING": _OF_FILE,
+        "FILE_UNREADABLE": _OF_FILE,
+        "TOMBSTONE": _OF_RECORD,
+        "FILE_HEADER": _OF_FILE,
+        "CONFLICT_REFUSED": (Stage.LOOKUP, *_SETTLED[1:]),
+        "TOO_MANY_VERSIONS": (Stage.LOOKUP, *_SETTLED[1:]),
     }
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from deduper.columns import parse_columns
+from deduper.config.query import QuerySource, query_config
 from deduper.core.clock import POSITION_BITS
+from deduper.core.verdict import Admission
 from deduper.errors import UsageError
-from deduper.sources.frame_places import FramePlaces
+from deduper.sources.declared_columns import arrow_types, declared
+from deduper.sources.frame_places import FramePlaces, FrameRows
 from deduper.tasks import found_partitions
 from deduper.tasks.found_partitions import FoundPartition, FoundPartitions, in_window
-from deduper.tasks.layout import ORDER, PARTITION, TOPIC
+from deduper.tasks.layout import ADMISSION, EXPIRY, HI, ORDER, PARTITION, TOPIC, parsed
 
 
 def records(rows: list[tuple[str | None, int | None]], partition: int) -> pa.RecordBatch:
@@ -96,3 +105,56 @@ def test_thousands_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
         FoundPartitions.of(
             [[FoundPartition("a", 1), FoundPartition("b", 1)], [FoundPartition(0, 1), FoundPartition(1, 1)]]
         )
+
+
+def frame_rows(tmp_path: Path, ddl: str, expiry: dict[str, Any]) -> FrameRows:
+    """What makes records of a DataFrame's rows, with the ports in files."""
+    columns = parse_columns(ddl)
+    source = QuerySource(parsed_columns=columns, arrow=tuple(arrow_types(columns)))
+    ports = ("unique", "duplicate", "expired", "error")
+    sinks = {port: {"format": "parquet", "path": str(tmp_path / port)} for port in ports}
+    settings = {"name": "q", "key": "k", "expiry": expiry, "store": {"url": f"rocksdb:{tmp_path}/store"}}
+    return FrameRows(declared(query_config(settings, source, sinks), bytes(16)))
+
+
+def test_rows_are_records_by_the_rules_of_our_readers(tmp_path: Path) -> None:
+    """A key that is none comes first, then an expiry key; Spark may hand over long texts and times of another zone."""
+    expiry = {"by": "event_time", "field": "t", "period": "1h", "unit": "s", "span": "1h"}
+    made = frame_rows(tmp_path, "k string, t bigint, at timestamp", expiry)
+    times = [1, None, 1 << 62, 1, None, -(1 << 62)]
+    keys = ["a", "b", "c", None, None, None]
+    rows = pa.RecordBatch.from_pydict(
+        {
+            ORDER: pa.array(range(6), pa.int64()),
+            parsed(0): pa.array(keys, pa.large_string()),
+            parsed(1): pa.array(times, pa.int64()),
+            parsed(2): pa.array([0] * 6, pa.timestamp("us", "Asia/Tokyo")),
+        }
+    )
+    found = made.placed(rows)
+    assert found.schema == made.declared.layout.schema
+    assert [Admission(code).reason for code in found.column(ADMISSION).to_pylist()] == [
+        *("", "null_expiry", "bad_expiry", "null_key", "null_key", "null_key")
+    ]
+    assert found.column(EXPIRY).to_pylist() == [1_000_000, None, None, 1_000_000, None, None]
+    assert found.column(parsed(0)).to_pylist() == keys
+    again = replace(made, places=FramePlaces()).placed(
+        rows.append_column(TOPIC, pa.array(["s"] * 6)).append_column(PARTITION, pa.array([2] * 6, pa.int32()))
+    )
+    assert again.column(HI) == found.column(HI)
+
+
+def test_no_rows_are_no_records(tmp_path: Path) -> None:
+    """Of every type that a key may have."""
+    made = frame_rows(
+        tmp_path, "k decimal(38,3), t decimal(18,2)", {"by": "ordered", "field": "t", "period": 1, "span": 1}
+    )
+    rows = pa.RecordBatch.from_pydict(
+        {
+            ORDER: pa.array([0], pa.int64()),
+            parsed(0): pa.array([Decimal("1.5")], pa.decimal128(38, 3)),
+            parsed(1): pa.array([Decimal("2.25")], pa.decimal128(18, 2)),
+        }
+    )
+    assert made.placed(rows).column(EXPIRY).to_pylist() == [225]
+    assert made.placed(rows.slice(0, 0)).num_rows == 0
