@@ -115,6 +115,11 @@ class FileSink(Section):
         return open_place(self.url, is_public=True)
 
     @property
+    def ending(self) -> str:
+        """What its files end in, without the point; see `tasks.port_formats`."""
+        return self.format
+
+    @property
     def is_local(self) -> bool:
         """Whether it is on this machine."""
         return self.url.startswith("/")

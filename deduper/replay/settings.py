@@ -96,5 +96,6 @@ def replay_config(config: Config, asked: Asked) -> Config:
 def _own_sink(sink: object, path: Path) -> FileSink | NoneSink:
     if isinstance(sink, NoneSink):
         return sink
-    form = sink.format if isinstance(sink, FileSink) else "parquet"
-    return FileSink.model_validate({"format": form, "path": str(path)})
+    if isinstance(sink, FileSink):
+        return sink.model_copy(update={"url": str(path)})
+    return FileSink.model_validate({"format": "parquet", "path": str(path)})

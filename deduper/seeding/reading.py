@@ -30,13 +30,14 @@ from deduper.seeding.source import (
 from deduper.service.followed_files import FollowedFiles
 from deduper.service.job import Opened
 from deduper.service.stop import Stop
-from deduper.sinks.names import FinalName, Format
+from deduper.sinks.names import FinalName
 from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import FoundFiles, found_files, list_files
 from deduper.sources.files.source_file import shown
 from deduper.sources.protocol import PlannedSource
+from deduper.tasks.port_formats import Format
 from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
 from deduper.window.recovery import Ownership
 
@@ -106,7 +107,7 @@ def _outputs(config: Config, given: SeedInput) -> FilesSource:
         names = [FinalName.of(os.path.basename(path)) for path in list_files(source)]  # noqa: PTH119  # texts here
     except OSError as error:
         raise UsageError(f"{given.option}: it cannot be listed: {error.strerror}") from error
-    forms = {None if name is None else Format.of(name.extension) for name in names}
+    forms = {None if name is None else name.format for name in names}
     if None in forms:
         raise UsageError(f"{given.option}: not all files are a port's: name its folder, or leave out --outputs")
     if len(forms) > 1:

@@ -9,37 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from bucket_store.log.records import OutputFile
 from bucket_store.places.place import Place
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink
+from deduper.tasks.port_formats import ENDINGS, Format
 
 STAGING = "_staging"
 PUBLISHED = "_published"
 """The name of the mark beside a file port's files; the store's own is called `published`."""
 _FOLDER = re.compile(r"(\d{12,})-(\d{6,})-(\d{3,})")
-_FINAL = re.compile(r"([0-9a-f]{8})-(\d{12,})-(\d{4,})(\.[a-z]+)")
-
-
-class Format(StrEnum):
-    """What a port's files are."""
-
-    PARQUET = "parquet"
-    JSON = "json"
-    CSV = "csv"
-
-    @property
-    def ending(self) -> str:
-        """The end of such a file's name."""
-        return f".{self.value}"
-
-    @classmethod
-    def of(cls, name: str) -> Format | None:
-        """The format that a name's ending says; None for another ending."""
-        return next((one for one in cls if name.endswith(one.ending)), None)
+_FINAL = re.compile(rf"([0-9a-f]{{8}})-(\d{{12,}})-(\d{{4,}})\.({'|'.join(map(re.escape, ENDINGS))})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +51,18 @@ class FinalName:
     store: str
     window: int
     number: int
-    extension: str
+    format: Format
 
     @classmethod
     def of(cls, name: str) -> FinalName | None:
         """The parts of this name; None when it is no published file's."""
         found = _FINAL.fullmatch(name)
-        return None if found is None else cls(found[1], int(found[2]), int(found[3]), found[4])
+        return None if found is None else cls(found[1], int(found[2]), int(found[3]), ENDINGS[found[4]])
 
 
-def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -> str:
+def final_name(store_id: str, attempt: Attempt, number: int, ending: str) -> str:
     """The name a staged file is published under: unique to the store and the window, and in their order."""
-    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}{Format(sink_format).ending}"
+    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}.{ending}"
 
 
 _TOPIC = re.compile(

@@ -36,7 +36,8 @@ from deduper.core.digests import KeyValue, Plain, plain_value
 from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError
 from deduper.sinks import plain_values
-from deduper.sinks.names import FinalName, Format
+from deduper.sinks.names import FinalName
+from deduper.tasks.port_formats import Format
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:,;@#=+-]+")
 """Signs that every writer of JSON writes as they are."""

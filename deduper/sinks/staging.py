@@ -140,7 +140,7 @@ def _final(config: HasPorts, store_id: str, attempt: Attempt, file: StagedFile, 
         return str(TopicPlace(topics[file.port].topic, file.slots, config.name))
     if file.port in config.function_ports:
         return function_place(file.port)
-    return str(sinks[file.port].place / final_name(store_id, attempt, number, sinks[file.port].format))
+    return str(sinks[file.port].place / final_name(store_id, attempt, number, sinks[file.port].ending))
 
 
 def publish(outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[OutputFile]:

@@ -1,6 +1,6 @@
-"""The files of a port by their format, as rows are added: Parquet, or lines of JSON or CSV.
+"""The files of a port by their format, Parquet, or lines of JSON or CSV: written as rows are added.
 
-Each counts the rows that a reader will find in the file, and not those that a writer was given: a window is committed
+Each writer counts the rows that a reader will find in the file, and not those that it was given: a window is committed
 if the rows read, the rows judged and these agree.
 """
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from bucket_store.places.new_file import FileWriter
+from deduper.tasks.port_formats import ENDINGS, Format
 from deduper.tasks.readers.parquet_columns import leaves
 from deduper.text.written import csv_blocks, csv_header, json_blocks
 
@@ -70,7 +71,7 @@ _LINE_END, _QUOTE = 0x0A, 0x22
 
 @dataclass(frozen=True, slots=True)
 class RowFormats:
-    """The formats of ports by name, `parquet`, `json` or `csv`; Parquet for all others. Pickled into the tasks.
+    """What the files of ports end in, by the ports' names; Parquet for all others. Pickled into the tasks.
 
     `codec` compresses Parquet; `zone` is that of times in text.
     """
@@ -80,15 +81,15 @@ class RowFormats:
     zone: str = "UTC"
 
     def of(self, port: str) -> str:
-        """The format of a port, which is the ending of its files too."""
-        return self.of_port.get(port, "parquet")
+        """What the files of a port end in, without the point."""
+        return self.of_port.get(port, Format.PARQUET)
 
     def begin(self, port: str, file: FileWriter, first: pa.Table) -> RowsFile:
         """A port's rows in a new file; `first` are its first ones, which are yet to be written."""
-        form = self.of(port)
-        if form == "parquet":
+        form = ENDINGS[self.of(port)]
+        if form is Format.PARQUET:
             return _ParquetFile(file, first, self.codec)
-        return _LinesFile(file, self.zone, csv_header(first.column_names) if form == "csv" else None)
+        return _LinesFile(file, self.zone, csv_header(first.column_names) if form is Format.CSV else None)
 
 
 class _ParquetFile:

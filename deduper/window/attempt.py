@@ -336,7 +336,7 @@ class WindowJudge:
             topics={port: sink.dedup_headers for port, sink in topics.items()},
             columns=tuple(column.name for column in config.source.parsed_columns) if config.has_row_ports else (),
             formats=RowFormats(
-                {port: sink.format for port, sink in config.file_ports.items()},
+                {port: sink.ending for port, sink in config.file_ports.items()},
                 _CODECS.get(codec, codec),
                 config.time_zone,
             ),

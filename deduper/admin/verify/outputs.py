@@ -27,8 +27,9 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.orphans import is_file
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import LogHistory
-from deduper.sinks.names import PUBLISHED, STAGING, FinalName, Format, is_data_file, is_of_file
+from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, is_of_file
 from deduper.sinks.published import parquet_file
+from deduper.tasks.port_formats import Format
 
 OUTPUTS_CHECKS = (
     Check.OUTPUTS_MISSING,
@@ -235,7 +236,7 @@ def _check_directory(
                 Check.OUTPUTS_STRANGE,
                 f"readers of port {port} take this for its rows",
                 file=path,
-                expected=f"a name that begins with {store_id[:8]}-",
+                expected=f"a name such as {store_id[:8]}-000000000000-0000.parquet",
                 found=path.name,
             )
             continue

@@ -118,7 +118,7 @@ class FolderInput:
             name = FinalName.of(file)
             if name is None or name.store != mark.store_id[:8] or not through < name.window <= mark.window:
                 continue
-            if name.extension != f".{self._port.format}":
+            if name.format != self._port.format:
                 raise UsageError(
                     f"{self._folder / file}: {self._side} are read from {self._port.format}; write the `format` of the "
                     "job's sink"

@@ -178,7 +178,7 @@ class StreamRunner:
         self._topics = owned.topics
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
-        self._formats = RowFormats({port: sink.format for port, sink in job.file_ports.items()})
+        self._formats = RowFormats({port: sink.ending for port, sink in job.file_ports.items()})
         self._judge = StreamJudge(job, log.manifest.salt)
         self.inputs = {side: _opened(job, side, log.state, owned.stop, drain=drain) for side in INPUTS}
         self.state = state_of(job, log)

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pytest
 
 from bucket_store.places.local import local_place
+from deduper.config.files import FileSink
 from deduper.errors import IntegrityError
-from deduper.sinks.names import Attempt, FinalName, Format, final_name
+from deduper.sinks.names import Attempt, FinalName, final_name
 from deduper.sinks.published import csv_texts, format_of, published_files, said_of_rows
+from deduper.tasks.port_formats import ENDINGS, Format
 
 
-@pytest.mark.parametrize("form", Format)
-def test_a_name_says_its_format(form: Format) -> None:
+@pytest.mark.parametrize(("ending", "form"), ENDINGS.items())
+def test_a_name_says_its_format(ending: str, form: Format) -> None:
     """As it was published."""
-    name = final_name("ab" * 16, Attempt(7, 1, 0), 3, form.value)
+    name = final_name("ab" * 16, Attempt(7, 1, 0), 3, ending)
     assert Format.of(name) is form
-    assert FinalName.of(name) == FinalName("abababab", 7, 3, form.ending)
+    assert FinalName.of(name) == FinalName("abababab", 7, 3, form)
 
 
-@pytest.mark.parametrize("name", ["a", "a.orc", "json", "a.json.gz"])
+@pytest.mark.parametrize("name", ["a", "a.orc", "json", "a.json.bz2"])
 def test_another_ending_is_no_format(name: str, tmp_path: Path) -> None:
-    """No reader takes such a file for one of CSV."""
+    """No reader takes such a file for one of CSV, and none is published under it."""
     with pytest.raises(IntegrityError, match="no ending of a port's format"):
         format_of(local_place(tmp_path / name))
+    assert FinalName.of(f"abababab-000000000007-0003{name[1:]}") is None
+
+
+def test_the_files_of_every_port_have_a_format() -> None:
+    """By the settings: what they name can be written and read back."""
+    formats = get_args(FileSink.model_fields["format"].annotation)
+    assert [ENDINGS[FileSink(format=one, path="/out").ending] for one in formats] == list(Format)
 
 
 def test_texts_of_csv(tmp_path: Path) -> None:

@@ -471,6 +471,14 @@ def a_file_of_somebody_else(job: WholeJob) -> Where:
 
 
 @damage(Check.OUTPUTS_STRANGE)
+def a_file_that_was_packed(job: WholeJob) -> Where:
+    file = job.published("unique")[0]
+    packed = file.with_name(f"{file.name}.bz2")
+    file.rename(packed)
+    return packed
+
+
+@damage(Check.OUTPUTS_STRANGE)
 def a_file_of_another_store(job: WholeJob) -> Where:
     file = job.published("unique")[0]
     other = file.with_name("0123abcd" + file.name[8:])
