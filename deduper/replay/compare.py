@@ -28,10 +28,11 @@ from deduper.errors import IntegrityError, UsageError
 from deduper.replay.making import FOLDER, Twin
 from deduper.replay.run import ReplayReport, plan_file, plan_replays, replay
 from deduper.replay.settings import Asked, replay_config
-from deduper.sinks.published import parquet_file, published_files
+from deduper.sinks.published import published_files
 from deduper.sinks.staging import staging_home
 from deduper.sources.open import session_settings
 from deduper.spark.session import end_session, start_session
+from deduper.tasks.row_files import parquet_file
 from deduper.window.progress import BatchProgress
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +29,6 @@ from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
 from bucket_store.places.place import Place
-from bucket_store.places.reading import open_file
 from deduper.columns import Column, ColumnType
 from deduper.core.digests import KeyValue, Plain, plain_value
 from deduper.dedup_column import DEDUP
@@ -38,6 +36,7 @@ from deduper.errors import IntegrityError
 from deduper.sinks import plain_values
 from deduper.sinks.names import FinalName
 from deduper.tasks.port_formats import Format
+from deduper.tasks.row_files import errors_of, open_lines, parquet_file
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:,;@#=+-]+")
 """Signs that every writer of JSON writes as they are."""
@@ -79,27 +78,6 @@ def format_of(file: Place) -> Format:
     return found
 
 
-@contextmanager
-def errors_of(file: Place) -> Iterator[None]:
-    """Errors of reading a file are about the file: they are raised as IntegrityError."""
-    try:
-        yield
-    except (
-        *(KeyError, ValueError, TypeError, ArithmeticError, AttributeError),
-        *(csv.Error, pa.ArrowException),
-    ) as error:
-        raise IntegrityError(f"{file}: cannot be read as an output: {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def parquet_file(file: Place) -> Iterator[parquet.ParquetFile]:
-    """A Parquet file. Raises FileNotFoundError when a reader has taken it away."""
-    opened = pa.OSFile(str(file.local)) if file.names.scheme == "file" else pa.PythonFile(open_file(file), "r")
-    with opened:
-        # Not as a data set: the folder's name may look like a partition.
-        yield parquet.ParquetFile(opened)
-
-
 # --- whole files
 
 
@@ -135,8 +113,7 @@ def judged_rows(file: Place, columns: Sequence[Column], first_expiry: ColumnType
             said = _dedups_of_arrow(table.column(DEDUP), first_expiry)
         else:
             if format_of(file) is Format.JSON:
-                with _text_file(file) as lines:
-                    rows = [json_of(line) for line in lines]
+                rows = list(_json_rows(file))
                 said = [row[DEDUP] for row in rows]
                 values = [[plain_values.of_json(row.get(one.name), one.type) for row in rows] for one in columns]
             else:
@@ -217,12 +194,12 @@ def _said(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _dedup_texts(file: Place) -> Iterator[dict[str, Any]]:
     """`_dedup` of every row of a JSON or CSV file; one row is in memory at a time."""
     if format_of(file) is Format.JSON:
-        with _text_file(file) as lines:
+        with open_lines(file) as lines:
             yield from (json.loads(line)[DEDUP] for line in lines)
     else:
         csv.field_size_limit(sys.maxsize)
-        with _text_file(file, newline="") as lines:
-            rows: csv.DictReader[str] = csv.DictReader(lines)
+        with io.TextIOWrapper(open_lines(file), encoding="utf-8", newline="") as texts:
+            rows: csv.DictReader[str] = csv.DictReader(texts)
             yield from (json.loads(row[DEDUP]) for row in rows)
 
 
@@ -290,17 +267,14 @@ def rows_where(
         FileNotFoundError: a reader has taken it away.
     """
     with errors_of(file):
-        match format_of(file):
-            case Format.PARQUET:
-                return _parquet_rows_where(file, field, wanted)
-            case Format.JSON:
-                with open_file(file) as lines:
-                    rows: Iterator[dict[str, Any]] = map(json_of, lines)
-                    return [_row(at, row) for at, row in enumerate(rows) if row[DEDUP].get(field) in wanted]
-            case Format.CSV:
-                texts = csv_texts(file, [*(column.name for column in columns), DEDUP])
-                every = [{**row, DEDUP: json_of(row[DEDUP] or "")} for row in _rows(texts)]
-                return [_row(at, row) for at, row in enumerate(every) if row[DEDUP].get(field) in wanted]
+        if format_of(file) is Format.PARQUET:
+            return _parquet_rows_where(file, field, wanted)
+        if format_of(file) is Format.JSON:
+            rows = _json_rows(file)
+        else:
+            texts = csv_texts(file, [*(column.name for column in columns), DEDUP])
+            rows = ({**row, DEDUP: json_of(row[DEDUP] or "")} for row in _rows(texts))
+        return [_row(at, row) for at, row in enumerate(rows) if row[DEDUP].get(field) in wanted]
 
 
 def _parquet_rows_where(file: Place, field: str, wanted: Collection[str] | Collection[int]) -> list[FoundRow]:
@@ -381,7 +355,7 @@ def _equals(values: pa.ChunkedArray, column: Column, value: Plain | None) -> Any
 
 def _in_json(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
     found, number, plain, texts = [], -1, key.plain, key.texts
-    with open_file(file) as lines:
+    with open_lines(file) as lines:
         for number, line in enumerate(lines):
             if all(text in line for text in texts):
                 values = json_of(line)
@@ -427,9 +401,14 @@ def json_of(text: str | bytes) -> dict[str, Any]:
     return found
 
 
+def _json_rows(file: Place) -> Iterator[dict[str, Any]]:
+    with open_lines(file) as lines:
+        yield from map(json_of, lines)
+
+
 def csv_texts(file: Place, names: Sequence[str]) -> dict[str, list[str | None]]:
     """These columns of a CSV file, as texts; None for null."""
-    with open_file(file) as stream, pa.PythonFile(stream, "r") as opened:
+    with open_lines(file) as stream, pa.PythonFile(stream, "r") as opened:
         if not opened.size():
             return {name: [] for name in names}
         table = arrow_csv.read_csv(
@@ -444,7 +423,3 @@ def csv_texts(file: Place, names: Sequence[str]) -> dict[str, list[str | None]]:
             ),
         )
     return {name: table.column(name).to_pylist() for name in names}
-
-
-def _text_file(file: Place, newline: str = "\n") -> TextIO:
-    return io.TextIOWrapper(open_file(file), encoding="utf-8", newline=newline)

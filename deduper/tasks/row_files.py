@@ -1,4 +1,4 @@
-"""The files of a port by their format, Parquet, or lines of JSON or CSV: written as rows are added.
+"""The files of a port by their format, Parquet, or lines of JSON or CSV: written as rows are added, opened, counted.
 
 Each writer counts the rows that a reader will find in the file, and not those that it was given: a window is committed
 if the rows read, the rows judged and these agree.
@@ -6,9 +6,11 @@ if the rows read, the rows judged and these agree.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,9 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from bucket_store.places.new_file import FileWriter
+from bucket_store.places.place import Place
+from bucket_store.places.reading import open_file
+from deduper.errors import IntegrityError
 from deduper.tasks.port_formats import ENDINGS, Format
 from deduper.tasks.readers.parquet_columns import leaves
 from deduper.text.written import csv_blocks, csv_header, json_blocks
@@ -166,3 +171,46 @@ def rows_in(block: NDArray[np.uint8], *, has_quotes: bool) -> int:
     if not has_quotes:
         return ends.size
     return int(np.count_nonzero(np.searchsorted(np.flatnonzero(block == _QUOTE), ends) % 2 == 0))
+
+
+# --- read back
+
+
+@contextmanager
+def errors_of(file: Place) -> Iterator[None]:
+    """Errors of reading a file are about the file: they are raised as IntegrityError."""
+    try:
+        yield
+    except (
+        *(KeyError, ValueError, TypeError, ArithmeticError, AttributeError),
+        *(csv.Error, pa.ArrowException),
+    ) as error:
+        raise IntegrityError(f"{file}: cannot be read as an output: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def parquet_file(file: Place) -> Iterator[parquet.ParquetFile]:
+    """A Parquet file. Raises FileNotFoundError when a reader has taken it away."""
+    opened = pa.OSFile(str(file.local)) if file.names.scheme == "file" else pa.PythonFile(open_file(file), "r")
+    with opened:
+        # Not as a data set: the folder's name may look like a partition.
+        yield parquet.ParquetFile(opened)
+
+
+def open_lines(file: Place) -> BinaryIO:
+    """The lines of a file of JSON or CSV. Raises FileNotFoundError when a reader has taken it away."""
+    return open_file(file)
+
+
+def rows_of(file: Place, line_ends: int) -> int | None:
+    """The rows of a file whose bytes have so many line ends; None for CSV, which has some in its fields.
+
+    Raises:
+        IntegrityError: it is no such file.
+        FileNotFoundError: a reader has taken it away.
+    """
+    form = Format.of(file.path.name)
+    if form is Format.PARQUET:
+        with errors_of(file), parquet_file(file) as opened:
+            return int(opened.metadata.num_rows)
+    return line_ends if form is Format.JSON else None

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import xxhash
-from pyarrow import ArrowException
 
 from bucket_store.errors import StoreError
 from bucket_store.framing import unframe
@@ -27,9 +26,9 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.orphans import is_file
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import LogHistory
+from deduper.errors import IntegrityError
 from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, is_of_file
-from deduper.sinks.published import parquet_file
-from deduper.tasks.port_formats import Format
+from deduper.tasks.row_files import rows_of
 
 OUTPUTS_CHECKS = (
     Check.OUTPUTS_MISSING,
@@ -182,13 +181,13 @@ def _check_bytes(path: Place, window: int, output: OutputFile, found: PublishedF
         return Finding.of(Check.OUTPUTS_BYTES, reported, file=path, offset=offset, expected=expected, found=seen)
 
     digest = xxhash.xxh3_64()
-    size = lines = 0
+    size = line_ends = 0
     try:
         with open_file(path) as stream:
             while block := stream.read(_READ_BYTES):
                 digest.update(block)
                 size += len(block)
-                lines += block.count(b"\n")
+                line_ends += block.count(b"\n")
     except FileNotFoundError:
         return  # taken at this very moment
     found.files += 1
@@ -198,25 +197,19 @@ def _check_bytes(path: Place, window: int, output: OutputFile, found: PublishedF
     elif digest.intdigest() != output.checksum:
         findings.add(finding("checksum", f"{output.checksum:016x}", f"{digest.hexdigest()}"))
     else:
-        rows = _rows(path, lines)
+        rows = _rows(path, line_ends)
         if rows is not None and rows != output.rows:
             findings.add(finding("rows", output.rows, rows))
 
 
-def _rows(path: Place, lines: int) -> int | str | None:
+def _rows(path: Place, line_ends: int) -> int | str | None:
     """Rows of a file whose bytes are sound, if they are cheap to count."""
-    form = Format.of(path.path.name)
-    if form is Format.JSON:
-        return lines
-    if form is Format.PARQUET:
-        try:
-            with parquet_file(path) as opened:
-                return int(opened.metadata.num_rows)
-        except FileNotFoundError:
-            return None
-        except (ArrowException, OSError) as error:
-            return f"no Parquet file: {error}"
-    return None
+    try:
+        return rows_of(path, line_ends)
+    except FileNotFoundError:
+        return None
+    except (IntegrityError, OSError) as error:
+        return str(error)
 
 
 def _check_directory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import get_args
 
@@ -9,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 from bucket_store.places.local import local_place
+from bucket_store.places.new_file import FileWriter
 from deduper.config.files import FileSink
 from deduper.errors import IntegrityError
 from deduper.sinks.names import Attempt, FinalName, final_name
 from deduper.sinks.published import csv_texts, format_of, published_files, said_of_rows
 from deduper.tasks.port_formats import ENDINGS, Format
+from deduper.tasks.row_files import RowFormats, rows_of
 
 
 @pytest.mark.parametrize(("ending", "form"), ENDINGS.items())
@@ -36,6 +39,20 @@ def test_the_files_of_every_port_have_a_format() -> None:
     """By the settings: what they name can be written and read back."""
     formats = get_args(FileSink.model_fields["format"].annotation)
     assert [ENDINGS[FileSink(format=one, path="/out").ending] for one in formats] == list(Format)
+
+
+@pytest.mark.parametrize(("ending", "form"), ENDINGS.items())
+def test_what_is_written_is_read_back_and_counted(ending: str, form: Format, tmp_path: Path) -> None:
+    """Line ends of values too. Of CSV, whose fields have such line ends, no rows are counted."""
+    file, texts = local_place(tmp_path / f"a.{ending}"), ["a", "b\nc", "\n"]
+    said = pa.array([{"n": n} for n in range(3)])
+    rows = pa.table({"k": texts, "_dedup": said})
+    with contextlib.closing(FileWriter(file)) as opened:
+        written = RowFormats({"unique": ending}).begin("unique", opened, rows)
+        written.write(rows)
+        assert written.finish() == 3
+    assert pa.Table.from_batches(said_of_rows(file, pa.schema([("n", pa.int64())])))["n"].to_pylist() == [0, 1, 2]
+    assert rows_of(file, file.read().count(b"\n")) == (None if form is Format.CSV else 3)
 
 
 def test_texts_of_csv(tmp_path: Path) -> None:
