@@ -10,7 +10,8 @@ import pytest
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaValue
 from deduper.config.sections import PORTS
-from deduper.preflight.first_records import would_be_errors
+from deduper.preflight.first_records import columns, would_be_errors
+from deduper.preflight.results import Start
 from tests.deduper.plain_job import PlainJob
 
 SAMPLES = {
@@ -36,10 +37,13 @@ def test_a_format_is_read_and_its_errors_are_explained(form: str, tmp_path: Path
     sinks = {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS}
     expiry = {"by": "never"}
     job = PlainJob(tmp_path / "job", {"source": source, "key": "host", "expiry": expiry, "sinks": sinks})
+    good, bad = SAMPLES[form].splitlines()
+    (job.root / "in" / "lines").write_text(f"{good}\n")
+    assert not list(columns(Start(job.config)))
     (job.root / "in" / "lines").write_text(SAMPLES[form])
     job.run()
     assert len(job.rows("unique")) == 1
     (error,) = job.rows("error")
-    assert (error["_dedup"]["reason"], error["_dedup"]["raw"]) == ("malformed", SAMPLES[form].splitlines()[1])
+    assert (error["_dedup"]["reason"], error["_dedup"]["raw"]) == ("malformed", bad)
     assert error["_dedup"]["detail"]
-    assert list(would_be_errors(job.config, "source", "lines", [SAMPLES[form].splitlines()[1].encode()]))
+    assert list(would_be_errors(job.config, "source", "lines", [bad.encode()]))
