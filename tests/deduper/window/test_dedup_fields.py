@@ -13,7 +13,6 @@ from deduper.arrow_columns import arrow_type
 from deduper.config.schema import section_models
 from deduper.config.sections import PORTS
 from deduper.core.verdict import ExpiryBy
-from deduper.dedup_column import FIELDS
 from deduper.query.rules import Expiry
 from tests.deduper.plain_job import PlainJob
 
@@ -93,10 +92,3 @@ def test_rows_have_the_declared_fields(rule: str, conflicts: str, first_seen: bo
     declared_names = {field.name for port in PORTS for field in job.config.dedup_column.of(port).type.parts}
     values = {name for fields in written.values() for name, value in fields.items() if value is not None}
     assert values == declared_names, "each has a value in some row"
-    assert declared_names == {field.name for field in FIELDS} - _left_out(conflicts, first_seen=first_seen)
-
-
-def _left_out(conflicts: str, *, first_seen: bool) -> set[str]:
-    """The fields that no port's rows have with these settings."""
-    fingerprints = {"fingerprint", "first_fingerprint"} if conflicts == "no fingerprint" else set()
-    return fingerprints | (set() if first_seen else {"first_seen"})

@@ -736,7 +736,9 @@ class JobMachine(RuleBasedStateMachine):
         if first is None:
             return answer
         window, partition, position, expiry = first
-        return port, reason, (window, self.committed[window][partition], position, expiry)  # type: ignore[return-value]
+        has_expiry_key = self.trial.settings.by not in ("never", "category")
+        named = window, self.committed[window][partition], position, expiry if has_expiry_key else None
+        return port, reason, named  # type: ignore[return-value]
 
     def _run_zombie(self, run: TaskRun, *, has_folder: bool) -> None:
         state = self.reader.refresh()
@@ -856,7 +858,7 @@ class JobMachine(RuleBasedStateMachine):
         paths = self.committed[window]
         expected = {
             (paths[ordinal], position): (
-                *(port, reason or None, window, self._shown(first)),
+                *(port, reason or None, window, first),
                 *self._told(paths[ordinal], position),
             )
             for ordinal, part in enumerate(self.expected[window])
@@ -882,12 +884,6 @@ class JobMachine(RuleBasedStateMachine):
             )
         assert len(rows) == len(found), "a row stands there twice"
         assert found == expected, f"port {port}, window {window}"
-
-    def _shown(self, first: Any) -> Any:
-        """A first copy as a port shows it: where tuples have no expiry key, there is none."""
-        if first is None or self.trial.settings.by not in ("never", "category"):
-            return first
-        return (*first[:3], None)
 
     def _told(self, path: str, position: int) -> tuple[Any, ...]:
         """What the source says of a row: its key, its expiry key, and whether the parser found an error."""
