@@ -31,7 +31,7 @@ from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS, ExpiryConfig
 from deduper.core.digests import Plain, plain_value
-from deduper.core.verdict import Admission, TupleVerdict
+from deduper.core.verdict import REASONS_WITHOUT_VALUES, Admission, TupleVerdict
 from deduper.errors import UsageError
 from deduper.query.rules import Expiry
 from deduper.sinks.published import JudgedRow, judged_rows, published_files
@@ -42,7 +42,6 @@ from deduper.window.policy import FINGERPRINT
 Answer = tuple[str, str, tuple[int, int, int, Any] | None]
 Record = Mapping[str, Any] | None
 """A record's values by column; None for one that cannot be parsed."""
-_WITHOUT_VALUES = {one.reason for one in Admission if not one.has_values}
 
 
 @dataclass(frozen=True)
@@ -510,7 +509,7 @@ class _Comparison:
     def _is_taken(self, port: str, row: JudgedRow) -> bool:
         """Whether it is an error row without the values that make it one."""
         is_bad = row.reason == Admission.BAD_EXPIRY.reason and row.values[len(self.config.key_columns)] is None
-        return port == TupleVerdict.ERROR.port and (is_bad or row.reason in _WITHOUT_VALUES)
+        return port == TupleVerdict.ERROR.port and (is_bad or row.reason in REASONS_WITHOUT_VALUES)
 
     def _given(self, record: Record) -> Row | None:
         if record is None:

@@ -124,9 +124,11 @@ def is_given_up(storage: str) -> bool:
     patience = _patience()
     if patience is None:
         return storage in _left_away
+    if not patience.stop.is_set():
+        return False
     with _lock:
         outages = [outage for outage in _outages.values() if outage.storage == storage]
-    return patience.stop.is_set() and any(outage.waited_s >= STOPPING_S for outage in outages)
+    return any(outage.waited_s >= STOPPING_S for outage in outages)
 
 
 def are_known() -> bool:

@@ -161,6 +161,8 @@ PORT_OF_REASON: Final = {
     **{admission.reason: admission.verdict.port for admission in Admission if admission.verdict is not None},
 }
 """The port by which tuples of each reason leave."""
+REASONS_WITHOUT_VALUES: Final = frozenset(admission.reason for admission in Admission if not admission.has_values)
+"""The reasons of rows that have not the record's values: a null in them says nothing."""
 
 
 def expiry_point(latest: int | float | None, period: int | float) -> int | float | None:

@@ -75,13 +75,13 @@ _PHASES = {
     "": ("deduper_window_phase_seconds", "Wall seconds by step of a window, on the driver", ("phase",), PHASES),
     "judge.": (
         "deduper_judge_seconds",
-        "Wall seconds by part of the step `judge`: its three jobs",
+        "Wall seconds by part of the phase `judge`: its three steps",
         ("part",),
         JUDGE_PARTS,
     ),
     "task.": (
         "deduper_task_seconds",
-        "Seconds by step inside the tasks, summed over the tasks of the three jobs",
+        "Seconds by step inside the tasks, summed over the tasks of the three steps",
         ("step",),
         TASK_STEPS,
     ),

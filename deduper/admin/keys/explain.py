@@ -27,7 +27,7 @@ from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.digests import KeyValue
-from deduper.core.verdict import CONFLICT_REASONS, Admission, TupleVerdict
+from deduper.core.verdict import CONFLICT_REASONS, REASONS_WITHOUT_VALUES, TupleVerdict
 from deduper.errors import DeduperError, UsageError
 from deduper.sinks.published import FoundRow, PublishedFile, SoughtKey, find_rows, published_files
 from deduper.units import UnitError, format_time, parse_duration, parse_time
@@ -35,8 +35,6 @@ from deduper.units import UnitError, format_time, parse_duration, parse_time
 if TYPE_CHECKING:
     from deduper.admin.keys.topic_rows import TopicRow
 
-_WITHOUT_COLUMNS = {one.reason for one in Admission if not one.has_values}
-"""Errors whose rows have no values: a null in them is no null key."""
 _OUTPUTS = "outputs: "
 
 
@@ -132,7 +130,7 @@ def explain(
             gone += 1
             continue
         rows_of[file.port] += count
-        with_columns = [row for row in found if row.dedup.get("reason") not in _WITHOUT_COLUMNS]
+        with_columns = [row for row in found if row.dedup.get("reason") not in REASONS_WITHOUT_VALUES]
         of_file = [_copy(store, file, row) for row in with_columns]
         records |= {(copy.window, copy.place): row.record for copy, row in zip(of_file, with_columns, strict=True)}
         copies += of_file
@@ -211,7 +209,8 @@ def _of_topic(
     except DeduperError as exc:
         unread.append(f"{port}: topic {sink.topic} was not read: {exc}")
         return 0, []
-    return count, [_copy_of_topic(port, row) for row in rows if row.headers.get("dedup-reason") not in _WITHOUT_COLUMNS]
+    with_columns = [row for row in rows if row.headers.get("dedup-reason") not in REASONS_WITHOUT_VALUES]
+    return count, [_copy_of_topic(port, row) for row in with_columns]
 
 
 def _copy_of_topic(port: str, row: TopicRow) -> SeenCopy:

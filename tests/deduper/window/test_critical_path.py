@@ -129,7 +129,7 @@ def test_an_intent_follows_that_of_a_window_which_failed(tmp_path: Path, monkeyp
     """Both are one file: of two that are written at once the earlier one could be left."""
 
     def fail(*_: object) -> None:
-        raise ValueError("judged in vain")
+        raise ValueError("the judging fails")
 
     names = Watched()
     root = Place(names, PurePosixPath(tmp_path / "state"))
@@ -137,7 +137,7 @@ def test_an_intent_follows_that_of_a_window_which_failed(tmp_path: Path, monkeyp
         names.written.clear()
         with monkeypatch.context() as patch:
             patch.setattr(job._runner, "_judge", fail)
-            with pytest.raises(ValueError, match="in vain"):
+            with pytest.raises(ValueError, match="the judging fails"):
                 job.run()
         assert names.written == []
         record = f"log/{job.log.state.next_number:020d}"
