@@ -24,7 +24,7 @@ test: ## before every change goes in, a quarter of an hour: the same with Spark,
 changed: setup ## ten minutes more: the tests of `make all` that guard what differs from SINCE=commit (HEAD)
 	@.venv/bin/python -m tests.changed $(SINCE)
 
-all: ## by night, two to three hours: everything; PART=2/6 is one part, SEED=n repeats a run
+all: ## by night, two to three hours: everything; PART=2/7 is one part, SEED=n repeats a run
 	@scripts/test.sh --all $(PART) $(if $(SEED),--seed $(SEED))
 
 kafka: ## a Kafka broker in the foreground, for a person: TOPICS="clicks:4 unique:4", PORT=9092

@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh                what every change passes: a quarter of an hour, and always the same tests
 #   scripts/test.sh --fast         a minute: the checks, and the tests that start nothing and take no time
-#   scripts/test.sh --all [2/6]    everything, or one part of it (tests/parts.py): two to three hours; a part, at most 40 minutes
+#   scripts/test.sh --all [2/7]    everything, or one part of it (tests/parts.py): two to three hours; a part, at most 40 minutes
 #
 # Processes share the tests: two, or three where tests wait for servers; `-n 0` uses one. Further arguments go to pytest.
 set -euo pipefail

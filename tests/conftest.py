@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests and sizes of a tier (tests/tiers.py); without it `check`, or all tests of the files that are named",
     )
     group.addoption("--seed", type=int, help="what draws all that is random; the `night` tier draws it itself")
-    group.addoption("--part", type=parts.part, help="1/6 to 6/6: the tests of one part of `make all`")
+    group.addoption("--part", type=parts.part, help="1/7 to 7/7: the tests of one part of `make all`")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Everything, in parts: `python -m tests.parts [2/6]` (`make all PART=2/6`), each at most 40 minutes on two cores.
+"""Everything, in parts: `python -m tests.parts [2/7]` (`make all PART=2/7`), each at most 40 minutes on two cores.
 
 A part is the test files below its folders, then commands that are no tests. `build/night/part-2.txt` keeps what it
 prints; of a part that fails, `part-2-red-SEED.txt` does, and `--seed` repeats it. Further arguments go to pytest.
@@ -18,19 +18,21 @@ from tests import tiers
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "build" / "night"
-COUNT = 6
+COUNT = 7
 OTHERS = 1
 FOLDERS: dict[str, int] = {
     "tests/spark/": 2,
     "tests/spark/test_query": 3,
-    "tests/spark/test_parquet_differential": 4,
     "tests/services/": 3,
     "tests/services/test_hdfs_": 4,
     "tests/crash/": 5,
+    "tests/deduper/table/": 6,
+    "tests/deduper/ranges/": 6,
+    "tests/spark/test_parquet_differential": 6,
 }
 """Of the beginnings of a path the longest counts; a file that has none of them belongs to part 1."""
 COMMANDS: dict[int, tuple[str, ...]] = {
-    6: (
+    7: (
         "tests.fuzz -max_total_time=60",
         "tests.mutation --total 60",
         "tests.bench.soak_kafka --rate 3000 --minutes 4 --warm 3 --kills 1 --out build/night/soak",
@@ -42,7 +44,7 @@ _DRAW = ("tests.mutation",)
 
 
 def part(text: str) -> int:
-    """The number in `2/6`."""
+    """The number in `2/7`."""
     number, _, count = text.partition("/")
     if count != str(COUNT) or not number.isdecimal() or not 1 <= int(number) <= COUNT:
         raise argparse.ArgumentTypeError(f"{text!r} is no part: write 1/{COUNT} to {COUNT}/{COUNT}")
