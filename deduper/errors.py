@@ -45,6 +45,9 @@ _MEANINGS = {
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 
+NO_RESTART = frozenset({ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.FENCED})
+"""Ends that no restart mends, so supervisors leave these to a person."""
+
 
 class DeduperError(Exception):
     """Root of all errors of this package. The operator: read the message; the state is as the last commit left it."""

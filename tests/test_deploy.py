@@ -28,7 +28,7 @@ from ruamel.yaml import YAML
 
 import deduper
 from deduper.config.load import load_config
-from deduper.errors import ExitCode
+from deduper.errors import NO_RESTART
 from deduper.spark.installed import heap_bytes
 from deduper.spark_promises import JVM_PROPERTIES
 from tests.services.draw_dashboard import filled
@@ -358,7 +358,6 @@ class Answering:
 
 
 UNIT = DEPLOY / "deduper@.service"
-NEEDS_A_PERSON = {ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.FENCED}
 
 
 def of_unit() -> dict[str, str]:
@@ -393,7 +392,7 @@ def test_compiled_code_is_made_by_one_program() -> None:
 def test_systemd_restarts_what_a_restart_may_mend() -> None:
     """Not after the exit codes that need a person; the job gets SIGTERM and the time to finish a window."""
     unit = of_unit()
-    assert {int(code) for code in unit["RestartPreventExitStatus"].split()} == NEEDS_A_PERSON
+    assert {int(code) for code in unit["RestartPreventExitStatus"].split()} == NO_RESTART
     assert (unit["Restart"], unit["KillMode"]) == ("on-failure", "mixed")
     assert int(unit["TimeoutStopSec"]) >= 120
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from deduper.as_json import AsJson
 from deduper.core.verdict import PORT_OF_REASON
-from deduper.errors import ExitCode
+from deduper.errors import NO_RESTART
 from deduper.preflight.folders import LEAST_FREE_BYTES
 from deduper.units import counted, span
 from deduper.window.expired_causes import AHEAD_S
@@ -36,8 +36,6 @@ STANDS_S = 300.0
 MANY_STARTS = 4
 STARTS_WITHIN_S = 1800.0
 """So many starts within this time are a crash loop."""
-_NO_RESTART = (ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.BUG)
-"""Ends that a restart does not mend."""
 FEWEST_FREE = 0.05
 """The least share of a port's disk that has to be free, as for the alert; in a small disk the bytes say nothing."""
 LEAKED = 0.001
@@ -128,7 +126,7 @@ def health(facts: Facts) -> Health:
     if person:
         return Health(State.NEEDS_A_PERSON, person)
     if not facts.is_running:
-        needs_one = facts.exit_code in _NO_RESTART
+        needs_one = facts.exit_code in NO_RESTART
         state = State.NEEDS_A_PERSON if needs_one else State.NOT_RUNNING
         return Health(state, _why_not_running(facts) + _unusual(facts))
     stuck = _why_stuck(facts)

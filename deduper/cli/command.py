@@ -62,6 +62,17 @@ class Words(TyperGroup):
                 param.hidden = True  # type: ignore[attr-defined]
         return params
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As of the library."""
+        words = [*args]  # the library takes them out
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            if type(error).__name__ == "NoSuchOption" and ctx.parent is None:
+                named = next((word for word in words if self.get_command(ctx, word) is not None), "COMMAND")
+                error.message += f"; options of a command stand behind it: `deduper {named} {words[0]} …`"
+            raise
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As of the library."""
         word = args[0]

@@ -249,8 +249,10 @@ def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: boo
     mark = error.problem_mark or error.context_mark
     what = f"is not YAML: {error.problem or error.context}"
     write = "indent with spaces, and put a value with `: `, `#`, `[` or `{` in quotes"
-    if error.problem == "mapping values are not allowed here":
-        write = f"put a colon behind each name, here and in the line before; {write}"
+    if error.problem in ("mapping values are not allowed here", "could not find expected ':'"):
+        write = f"put a colon and a blank behind each name, here and in the line before; {write}"
+    elif error.problem == "expected <block end>, but found '<block mapping start>'":
+        write = f"begin the names of a section in one column, here and in the lines before; {write}"
     if mark is None or not in_file:
         return Problem(ConfigPlace(source), "", what, write)
     lines = text.splitlines()

@@ -144,6 +144,14 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
             {"is_running": False, "exit_code": 4, "ended": "the last job ended with exit 4: gone"},
             "needs a person: the last job ended with exit 4: gone; the last window began 12 s ago; no offset waits",
         ),
+        (
+            {"is_running": False, "exit_code": 5, "ended": "the last job ended with exit 5: fenced"},
+            "needs a person: the last job ended with exit 5: fenced; the last window began 12 s ago; no offset waits",
+        ),
+        (
+            {"is_running": False, "exit_code": 70, "ended": "the last job ended with exit 70: a bug"},
+            "not running: the last job ended with exit 70: a bug; the last window began 12 s ago; no offset waits",
+        ),
         ({"is_running": False, "epoch": 0}, "not running: no job has opened this store yet"),
     ],
 )

@@ -24,7 +24,7 @@ EACH = "give one for each, in this order"
 UNITS = "units are w, d, h, m, s, ms, us"
 DURATION = "write a number and a unit, such as `90s`, `24h`, `7d` or `1h30m`"
 IN_YAML = "indent with spaces, and put a value with `: `, `#`, `[` or `{{` in quotes"
-NO_COLON = f"put a colon behind each name, here and in the line before; {IN_YAML}"
+NO_COLON = f"put a colon and a blank behind each name, here and in the line before; {IN_YAML}"
 
 # The words of a command, by blanks; its exit code, and what it writes to standard error.
 CASES = cases(
@@ -90,6 +90,13 @@ tab | check tab.yaml | 2
 no-colon | check colon.yaml | 2
   colon.yaml:2:4: is not YAML: mapping values are not allowed here; <NO_COLON><LF>    2 | key:
       user<LF>      |    ^<NOTHING>
+no-blank | check blank.yaml | 2
+  blank.yaml:3:1: is not YAML: could not find expected ':'; <NO_COLON><LF>    3 |
+      expiry: {{by: never}}<LF>      | ^<NOTHING>
+another-column | check column.yaml | 2
+  column.yaml:3:4: is not YAML: expected <block end>, but found '<block mapping start>'; begin the names of a section
+      in one column, here and in the lines before; <IN_YAML><LF>    3 |    error:
+      {{}}<LF>      |    ^<NOTHING>
 set-typo | run job.yaml --set store.shard=8 | 2
   --set store.shard: store.shard: unknown setting; did you mean `shards`?<NOTHING>
 set-without-value | run job.yaml --set shards | 2
@@ -157,6 +164,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bytes.yaml").write_bytes(bytes(range(256)))
     (folder / "tab.yaml").write_text("source:\n\tformat: files\n", encoding="utf-8")
     (folder / "colon.yaml").write_text("name clicks\nkey: user\n", encoding="utf-8")
+    (folder / "blank.yaml").write_text("name: a\nkey:[user, id]\nexpiry: {by: never}\n", encoding="utf-8")
+    (folder / "column.yaml").write_text("sinks:\n  unique: {format: none}\n   error: {}\n", encoding="utf-8")
     return folder
 
 
@@ -199,6 +208,8 @@ def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
         ("delete job.yaml a", "`deduper forget CONFIG VALUE...` takes a key out"),
         ("run job.yaml --once true", "--once takes no value: leave out `true`"),
         ("run job.yaml --set store.shards 8", "one word: write `--set store.shards=8`"),
+        ("--config job.yaml run", "options of a command stand behind it: `deduper run --config …`"),
+        ("-v run job.yaml", "options of a command stand behind it: `deduper run -v …`"),
         ("run job.yaml -once", "`-once` is no option: write `--once`"),
         ("run job.yaml --Once", "(Possible options: --once)"),
         ("run job.yaml --max-windows 0", "0 is not in the range x>=1"),
