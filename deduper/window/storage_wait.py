@@ -1,19 +1,30 @@
 """Waits for a job's storages after a task has failed because one was away: tasks wait for none by themselves.
 
 What has failed is done again once a file can be written to each of them from here, by the deadline of `store.deadline`.
+On a cluster Spark repeats such a task before the driver hears of it, so the driver looks for itself meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import threading
 import time
+from collections.abc import Iterator
 
+from bucket_store.errors import StoreError
 from bucket_store.filesystem import temporary_name
 from bucket_store.places.outages import end_if_stopped, is_waiting, note, storage_of
 from bucket_store.places.place import Place
+from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
+from deduper.errors import StopRequested
 from deduper.spark.failures import storage_away
 
+logger = logging.getLogger(__name__)
+
 _PAUSE_S = 1.0
+_LOOK_EVERY_S = 5.0
 _TRIED_S = 6.0
 """A task has tried for so long at least when it fails."""
 
@@ -22,8 +33,7 @@ class StorageWait:
     """The waits of one owner. For one thread."""
 
     def __init__(self, config: Config) -> None:
-        places = [config.store.place, *(sink.place for sink in config.file_ports.values())]
-        self._places = [place for place in dict.fromkeys(places) if not place.is_local]
+        self._places = _elsewhere(config)
         self._deadline_s = config.store.deadline / 1e6
         self._since: float | None = None
 
@@ -55,6 +65,43 @@ class StorageWait:
     def succeeded(self) -> None:
         """The work is done: the deadline begins again."""
         self._since = None
+
+
+class OutageWatch:
+    """Looks whether a job's storages take files, so that an outage gets its lines from the tenth second on."""
+
+    def __init__(self, config: Config) -> None:
+        self._places = list({storage_of(place): place for place in _elsewhere(config)}.values())
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """Inside the block, for the tasks of a window, a thread looks every few seconds."""
+        ended = threading.Event()
+        if self._places:
+            on_a_thread(lambda: self._look(ended))
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _look(self, ended: threading.Event) -> None:
+        while not ended.wait(_LOOK_EVERY_S):
+            try:
+                for place in self._places:
+                    _demand_a_file(place)
+            except (
+                OSError,
+                StoreError,
+                StopRequested,
+            ) as exc:  # the job meets it too
+                logger.debug("no longer looking whether storages take files: %s", exc)
+                return
+
+
+def _elsewhere(config: Config) -> list[Place]:
+    """The store and the ports that are not on this machine."""
+    places = [config.store.place, *(sink.place for sink in config.file_ports.values())]
+    return [place for place in dict.fromkeys(places) if not place.is_local]
 
 
 def _demand_a_file(folder: Place) -> None:

@@ -100,7 +100,7 @@ def test_executors_die_over_hdfs(
 def test_without_datanodes_it_waits(
     on_a_disk: Future[dict[str, Any]], hdfs_pair: Hdfs, story: Callable[..., Story], scene: dict[str, Any]
 ) -> None:
-    """Until one is back: what tasks could not write is judged again. Spark repeats tasks before the driver waits."""
+    """Until one is back: what tasks could not write is judged again. The driver sees it before Spark gives them up."""
     job = story(WINDOWS, {PIECE: "freeze"}, **scene)
     job.start()
     hdfs_pair.datanodes[0].kill()

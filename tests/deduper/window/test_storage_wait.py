@@ -14,7 +14,7 @@ from bucket_store.places import outages
 from bucket_store.places.objects import ObjectNames
 from deduper.config.model import Config
 from deduper.window import storage_wait
-from deduper.window.storage_wait import StorageWait
+from deduper.window.storage_wait import OutageWatch, StorageWait
 
 _TASK = RuntimeError(
     "Traceback (most recent call last):\n"
@@ -111,3 +111,52 @@ def test_a_stop_ends_the_waits_for_tasks_that_do_not_reach_it(config: Config) ->
         assert wait.is_over(_TASK)
         with pytest.raises(InterruptedError):
             wait.is_over(_TASK)
+
+
+@pytest.mark.usefixtures("job")
+def test_an_outage_is_known_while_tasks_are_at_work(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their engine does about it; it is over when a file can be written, and nothing looks after the work."""
+    monkeypatch.setattr(storage_wait, "_LOOK_EVERY_S", 0.001)
+    remove, create, is_back = ObjectNames.remove, ObjectNames._create, threading.Event()
+    failed, looked = threading.Event(), threading.Event()
+    failures: list[StorageAwayError] = []
+
+    def away(*arguments: object) -> None:
+        def once() -> None:
+            if not is_back.is_set():
+                failures.append(StorageAwayError.of(errno.EIO, "away", "objects:///state"))
+                if len(failures) == 2:  # so the first one was noted
+                    failed.set()
+                raise failures[-1]
+            create(*arguments)  # type: ignore[arg-type]
+
+        outages.patient("objects://", once, proves=("answers", "writes"))
+
+    def removed(*arguments: object) -> None:
+        remove(*arguments)  # type: ignore[arg-type]
+        looked.set()
+
+    monkeypatch.setattr(ObjectNames, "_create", away)
+    monkeypatch.setattr(ObjectNames, "remove", removed)
+    with OutageWatch(config).looking():
+        assert failed.wait(10)
+        assert outages.are_known()
+        is_back.set()
+        assert looked.wait(10)
+        assert not outages.are_known()
+    looked.clear()
+    looked.wait(0.1)  # one look may be under way
+    looked.clear()
+    assert not looked.wait(0.1)
+    assert config.store.place.entries() == []
+
+
+def test_nobody_looks_at_this_machine(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk is not away."""
+    started: list[object] = []
+    monkeypatch.setattr(storage_wait, "on_a_thread", started.append)
+    of_disk = config.model_copy(update={"store": config.store.model_copy(update={"url": f"file:{tmp_path}/state"})})
+    for job in (of_disk, config):
+        with OutageWatch(job).looking():
+            pass
+    assert len(started) == 1
