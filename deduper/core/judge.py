@@ -329,7 +329,8 @@ def _clock_before(rows: ShardRows, rules: JudgeRules, expiry: Expiries) -> tuple
     """The clock of each row, and the age at which an entry is dead by it."""
     dtype = _dtype(rules)
     if rules.takes_later:
-        return _just_before(expiry), np.ones(rows.order.size, np.bool_), dtype(0)
+        lowest, _ = domain_ends(float_domain=rules.float_domain)
+        return _just_before(expiry), expiry > lowest, dtype(0)  # nothing is before the least of all
     latest, has_latest = _own_clock(rows, rules)
     return latest, has_latest, dtype(rules.period)
 

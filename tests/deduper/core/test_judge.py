@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -232,6 +233,14 @@ def test_the_latest_of_rows_counts_down_to_the_end_of_the_domain(least: int) -> 
     store = Store({(0, 1, 1): (INT64_MIN + 1, 0, 1), (0, 2, 2): (INT64_MIN + 2, 0, 1)})
     outcome = judge(rows([(1, 1), (2, 2)], [least, INT64_MIN + 3]), rules, store)
     assert outcome.verdict.tolist() == [_D, _U]
+
+
+@pytest.mark.parametrize("least", [INT64_MIN, -inf])
+def test_of_rows_at_the_beginning_of_the_domain_one_counts(least: float) -> None:
+    """No clock is before them, so none of their entries is dead: neither the store's nor that of a row before."""
+    rules = replace(RULES, lookup_all_live=True, takes_later=True, float_domain=least == -inf)
+    outcome = judge(rows([(1, 1), (2, 2), (2, 2)], [least] * 3), rules, Store({(0, 1, 1): (least, 0, 1)}))
+    assert outcome.verdict.tolist() == [_D, _U, _D]
 
 
 def test_never_and_its_buckets() -> None:
