@@ -65,8 +65,8 @@ class ExecutorWatch(threading.Thread):
             elif without_s >= warn_at:
                 warn_at = without_s + self._again_s
                 logger.warning(
-                    "no executor for %.0f s, and no window is judged; Spark waits for %s: see that a worker has room "
-                    "for that, and whether executors end at their start, which their own logs tell",
+                    "no executor for %.0f s, and no window is judged; Spark waits for %s: check that a worker has this "
+                    "much free, and the executors' logs for early exits",
                     without_s,
                     self._wanted,
                 )
