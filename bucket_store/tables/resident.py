@@ -2,11 +2,12 @@
 
 A table is made under a temporary name and renamed when it is whole, so a table file under its final name matches the
 generation's header. A table goes to memory, where others move down to disk for it, else to disk, where others are
-deleted for it.
+deleted for it. Somebody may clear shared memory at any moment: a table that has gone is made again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -87,8 +88,9 @@ class ResidentTables:
         for directory in self._directories:
             for path in _files(directory):
                 bucket = bucket_of(path.name)
-                if bucket is not None:
-                    yield bucket, held_bytes(path.stat())
+                with contextlib.suppress(FileNotFoundError):
+                    if bucket is not None:
+                        yield bucket, held_bytes(path.stat())
 
     def has(self, bucket: int) -> bool:
         """Whether the bucket's table is resident."""
@@ -99,7 +101,8 @@ class ResidentTables:
         table = self._mapped(bucket)
         if table is not None:
             now = time.time_ns()  # finer than the kernel's clock
-            os.utime(table.path, ns=(now, now))
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(table.path, ns=(now, now))
         return table
 
     def _mapped(self, bucket: int) -> MappedTable | None:
@@ -132,7 +135,7 @@ class ResidentTables:
         return list(wanted)
 
     def build(self, bucket: int, parts: Sequence[PieceBucket]) -> bool:
-        """Makes the bucket's table from all its parts; False when there is no room.
+        """Makes the bucket's table from all its parts; False when there is no room, or it was removed meanwhile.
 
         Raises:
             CorruptionError: a part is damaged.
@@ -159,7 +162,7 @@ class ResidentTables:
         """Enters a part's entries; gives the table that holds them now: another one if it was rebuilt.
 
         Raises:
-            SpaceError: no room to grow; the table holds some of the entries.
+            SpaceError: no room to grow, or what grew was removed; the table holds some of the entries.
         """
         entries, entered, in_vain = self._live(entries), 0, 0
         while entered < len(entries.digests):
@@ -226,7 +229,7 @@ class ResidentTables:
         keys, even = table.live_keys(self._point) + more, table.slices > 1
         larger = self._create(table.bucket, keys, more, slack, keep=(table.path,), even=even)
         while not table.copy_into(larger, self._point):
-            larger.path.unlink()
+            larger.path.unlink(missing_ok=True)
             slack *= 2
             larger = self._create(table.bucket, keys, more, slack, keep=(table.path,), even=even)
         if bucket_of(table.path.name) is not None:
@@ -238,7 +241,10 @@ class ResidentTables:
     def _give_name(self, table: MappedTable) -> None:
         named = table.path.with_name(table_name(table.bucket))
         with taking_room(self._tiers[0].locks):  # who counts now would miss a file that changes its name
-            table.path.rename(named)
+            try:
+                table.path.rename(named)
+            except FileNotFoundError as error:
+                raise SpaceError(f"{table.path} was removed while it was made") from error
         table.path = named
         keep_mapped(table)
 

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import xxhash
 
+from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, StaleViewError
 from bucket_store.pieces import reader as piece_reader
 from bucket_store.pieces.open import open_backend
@@ -780,6 +781,40 @@ def test_a_task_killed_while_advancing_is_noticed(tmp_path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL
     check_all(settings, before)
     check_all(settings, shard)
+
+
+@pytest.mark.parametrize("step", ["tables.building", "tables.applying", "tables.applied", "opened", "copied"])
+def test_memory_that_is_cleared_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """At any moment, by whoever cleans up: a table that has gone is made again, and that of its bucket is sound."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    copy_into, utime, cleared = MappedTable.copy_into, os.utime, []
+
+    def hit(name: str) -> None:
+        if name == step:
+            cleared.append(name)
+            shutil.rmtree(tmp_path / "memory", ignore_errors=True)
+
+    def copied(*arguments: Any) -> bool:
+        done = copy_into(*arguments)
+        hit("copied")
+        return done
+
+    def touched(path: Any, *arguments: Any, **more: Any) -> None:
+        if Path(path).suffix == ".table":
+            hit("opened")
+        utime(path, *arguments, **more)
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+    monkeypatch.setattr(MappedTable, "copy_into", copied)
+    monkeypatch.setattr(os, "utime", touched)
+    for seed in range(4):
+        commit_buckets(shard, range(2), seed=seed, count=700)
+        check_all(settings, shard)
+    assert cleared
+    monkeypatch.undo()
+    check_all(settings, shard)
+    with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
+        assert tables.counters.resident_tables == 2
 
 
 @pytest.mark.parametrize("full", ["memory", "memory and disk", "everything"])

@@ -248,3 +248,11 @@ def test_a_row_has_the_place_that_its_category_had_when_it_came(
             assert (places[row], admission[row]) == (held[-1], Admission.ADMITTED)
         else:
             assert (places[row], admission[row]) == (-1, Admission.CATEGORY_DROPPED)
+
+
+def test_a_key_has_a_conflict_with_a_payload_that_is_known() -> None:
+    """Not one that was not found, nor one whose payload no store has kept; one row with another payload is enough."""
+    starts, rows = np.array([0, 2, 4, 5, 6]), np.arange(6)
+    payloads = np.array([7, 8, 7, 8, 7, 7], np.uint64)
+    found, known = np.array([True, False, True, True]), np.array([7, 7, 0, 7], np.uint64)
+    assert kernels.have_conflicts(starts, rows, found, payloads, known).tolist() == [True, False, False, False]

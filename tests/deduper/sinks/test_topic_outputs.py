@@ -26,6 +26,7 @@ from deduper.config.load import load_config
 from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace
+from deduper.window import table_folder
 from deduper.window.policy import fixed_settings, settings_hash
 from deduper.window.publishing import mark_published
 from tests.deduper.staged_file import described
@@ -125,8 +126,9 @@ class Mixed:
 
 
 @pytest.fixture
-def mixed(tmp_path: Path) -> Mixed:
-    """One committed window that is not published."""
+def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mixed:
+    """One committed window that is not published; its gc has another clock, and leaves this machine's tables alone."""
+    monkeypatch.setattr(table_folder, "SHARED_MEMORY", tmp_path / "shm")
     return Mixed(tmp_path)
 
 
