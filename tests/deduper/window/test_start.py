@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.local import local_place
 from deduper.config.model import Config
-from deduper.config.query import QUERIES
+from deduper.config.query import COUNTS, QUERIES
 from deduper.errors import UsageError
 from deduper.sinks import names, staging
 from deduper.sources.files.source_file import source_digest
@@ -205,3 +206,16 @@ def test_pieces_that_no_record_names_are_discarded_and_told(config: Config, capl
     recover(config, owned(config))
     assert "discarded what no record names: 0 staged attempts, 1 pieces" in caplog.text
     assert list(pieces.pieces()) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "through", "windows"),
+    [({COUNTS: {}}, 1, [2]), ({COUNTS: {}}, 2, []), ({}, 1, []), ({COUNTS: {}}, -1, [2])],
+)
+def test_a_window_for_functions_waits_without_outputs_too(
+    tmp_path: Path, extra: dict[str, Any], through: int, windows: list[int]
+) -> None:
+    """Of a query, whose commits have counts: the newest window, unless the state says that it was published."""
+    state: Any = SimpleNamespace(outputs={}, next_window=3, extra=extra, published_through=through)
+    log: Any = SimpleNamespace(state=state, root=local_place(tmp_path))
+    assert recovery.unpublished(log) == windows
