@@ -88,8 +88,8 @@ class ResidentTables:
         for directory in self._directories:
             for path in _files(directory):
                 bucket = bucket_of(path.name)
-                with contextlib.suppress(FileNotFoundError):
-                    if bucket is not None:
+                if bucket is not None:
+                    with contextlib.suppress(FileNotFoundError):
                         yield bucket, held_bytes(path.stat())
 
     def has(self, bucket: int) -> bool:

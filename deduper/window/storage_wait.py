@@ -6,11 +6,9 @@ On a cluster Spark repeats such a task before the driver hears of it, so the dri
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
 
 from bucket_store.errors import StoreError
 from bucket_store.filesystem import temporary_name
@@ -71,29 +69,21 @@ class OutageWatch:
     """Looks whether a job's storages take files, so that an outage gets its lines from the tenth second on."""
 
     def __init__(self, config: Config) -> None:
-        self._places = list({storage_of(place): place for place in _elsewhere(config)}.values())
+        # Of each storage one place: the store's before a port's, which others list.
+        self._places = list({storage_of(place): place for place in reversed(_elsewhere(config))}.values())
 
-    @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """Inside the block, for the tasks of a window, a thread looks every few seconds."""
-        ended = threading.Event()
+    def look_until(self, ended: threading.Event) -> None:
+        """Begin a thread that looks every few seconds until the work of a window has `ended`."""
         if self._places:
             on_a_thread(lambda: self._look(ended))
-        try:
-            yield
-        finally:
-            ended.set()
 
     def _look(self, ended: threading.Event) -> None:
         while not ended.wait(_LOOK_EVERY_S):
             try:
                 for place in self._places:
                     _demand_a_file(place)
-            except (
-                OSError,
-                StoreError,
-                StopRequested,
-            ) as exc:  # the job meets it too
+            except (OSError, StoreError, StopRequested) as exc:
+                # The job meets it too.
                 logger.debug("no longer looking whether storages take files: %s", exc)
                 return
 

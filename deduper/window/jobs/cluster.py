@@ -14,9 +14,9 @@ tables of every shard on the driver's host, which no executor would find, and it
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pickle
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -148,14 +148,14 @@ class ClusterRun:
         self._partition_of: tuple[int, ...] = ()
         self._judged: RDD[JudgedShard] | None = None
         self._outages = outages
-        self._until_closed = contextlib.ExitStack()
+        self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        self._until_closed.enter_context(self._outages.looking())
+        self._outages.look_until(self._ended)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._until_closed.close()
+        self._ended.set()
         try:
             placing.forget(self._cached)
         except (PySparkException, Py4JJavaError, OSError) as exc:

@@ -785,7 +785,7 @@ def test_a_task_killed_while_advancing_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["tables.building", "tables.applying", "tables.applied", "opened", "copied"])
 def test_memory_that_is_cleared_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """At any moment, by whoever cleans up: a table that has gone is made again, and that of its bucket is sound."""
+    """A table that another process removes, at any moment, is made again."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
     copy_into, utime, cleared = MappedTable.copy_into, os.utime, []
 

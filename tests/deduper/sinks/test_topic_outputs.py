@@ -36,7 +36,7 @@ name: clicks
 source: {format: kafka, bootstrap_servers: "127.0.0.1:9", topics: [in], value: {format: json, schema: "k string"}}
 key: k
 expiry: {by: never}
-store: {url: "file:state", shards: 1}
+store: {url: "file:state", shards: 1, tables: tables}
 sinks:
   unique: {format: kafka, topic: uni}
   duplicate: {format: parquet, path: out/duplicate}

@@ -138,12 +138,14 @@ def test_an_outage_is_known_while_tasks_are_at_work(config: Config, monkeypatch:
 
     monkeypatch.setattr(ObjectNames, "_create", away)
     monkeypatch.setattr(ObjectNames, "remove", removed)
-    with OutageWatch(config).looking():
-        assert failed.wait(10)
-        assert outages.are_known()
-        is_back.set()
-        assert looked.wait(10)
-        assert not outages.are_known()
+    ended = threading.Event()
+    OutageWatch(config).look_until(ended)
+    assert failed.wait(10)
+    assert outages.are_known()
+    is_back.set()
+    assert looked.wait(10)
+    assert not outages.are_known()
+    ended.set()
     looked.clear()
     looked.wait(0.1)  # one look may be under way
     looked.clear()
@@ -157,6 +159,5 @@ def test_nobody_looks_at_this_machine(config: Config, tmp_path: Path, monkeypatc
     monkeypatch.setattr(storage_wait, "on_a_thread", started.append)
     of_disk = config.model_copy(update={"store": config.store.model_copy(update={"url": f"file:{tmp_path}/state"})})
     for job in (of_disk, config):
-        with OutageWatch(job).looking():
-            pass
+        OutageWatch(job).look_until(threading.Event())
     assert len(started) == 1
