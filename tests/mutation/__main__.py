@@ -170,7 +170,7 @@ def _unmutated(node: ast.AST) -> Iterator[Any]:
 
 
 def _gives_nothing(function: str) -> bool:
-    return function.startswith(("logger.", "types.")) or function in ("failpoints.hit", "_prefetch_row")
+    return function.startswith(("logger.", "types.")) or function in ("failpoints.hit", "prefetch_row")
 
 
 @dataclass(frozen=True)

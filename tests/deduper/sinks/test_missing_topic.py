@@ -58,3 +58,42 @@ def test_a_deleted_topic_is_named(topics: list[str] | None, named: str, caplog: 
     with pytest.raises(BrokerUnavailableError, match=f"waited 60 s for the brokers to take 7 records: {named}"):
         sending.flush(retry)
     assert named in caplog.messages[1], "20 s at most"
+
+
+class Resumed(Stuck):
+    """Its topic is missing until the tenth flush, which sends a record; it sends nothing more."""
+
+    def __init__(self) -> None:
+        super().__init__(["other"])
+        self.flushes = 0
+
+    def flush(self, _: float) -> int:
+        self.flushes += 1
+        if self.flushes < 10:
+            return 7
+        self.topics = ["out"]
+        return 6
+
+
+def test_a_topic_that_came_back_is_missing_no_more() -> None:
+    """A wait after progress has causes of its own."""
+    now = [0.0]
+
+    def tick(_: float) -> None:
+        now[0] += 1.0
+
+    retry = RetryDeadline("sinks.unique", 60, ThrottledLog(), clock=lambda: now[0], sleep=tick)
+    said = list[str]()
+    waiting = retry.wait
+
+    def wait(what: str, reason: str, pause_s: float = 1.0) -> float:
+        said.append(reason)
+        return waiting(what, reason, pause_s)
+
+    retry.wait = wait  # type: ignore[method-assign]  # what each wait names
+    producer: Any = Resumed()
+    with pytest.raises(BrokerUnavailableError):
+        OpenProducer(producer, "out", 1, Calls(lambda: None)).flush(retry)
+    before, after = said[:9], said[9:]
+    assert "was deleted" in before[-1]
+    assert set(after) == {"no answer"}

@@ -421,11 +421,12 @@ def test_a_mark_that_is_refused_is_set_again_by_the_owner_alone(
     job: Job, monkeypatch: pytest.MonkeyPatch, is_overtaken: bool
 ) -> None:
     """A sleeper's older mark came between where marks are compared; or a later owner has removed this one."""
-    prepare, refused = publishing.prepare_published, list[Place]()
+    prepare, refused, again = publishing.prepare_published, list[Place](), list[Place]()
 
     def refusing(place: Place, *given: Any, **named: Any) -> Prepared:
         prepared = prepare(place, *given, **named)
         if place in refused:
+            again.append(place)
             return prepared
 
         def refuse() -> None:
@@ -441,6 +442,7 @@ def test_a_mark_that_is_refused_is_set_again_by_the_owner_alone(
         job.run()
     places = publishing.mark_places(job.config, job.log)
     assert refused == places[: 1 if is_overtaken else None]
+    assert again == ([] if is_overtaken else places)
     marks = [read_published(place) for place in places]
     assert {mark and mark.window for mark in marks} == {-1 if is_overtaken else 0}
     assert not is_overtaken or not [name for place in places for name in place.parent.listed() if is_temporary(name)]
@@ -469,6 +471,14 @@ def test_where_the_time_went_is_kept(job: Job) -> None:
     assert 0 < sum(profile.phases[name] for name in steps) <= profile.seconds + 1e-4
     assert all(progress.phases[name] > 0 for name in steps)
     assert progress.tables == {"hits": 5}
+
+
+def test_an_overtaken_owner_leaves_the_profile_alone(job: Job) -> None:
+    """It is the later owner's file by then."""
+    job.run()
+    CommitLog.open(job.log.root).claim_epoch("other", 1)
+    job.runner.close()
+    assert read_profiles(job.log.root) == ()
 
 
 def deletions(job: Job) -> list[DeletionRecord]:
