@@ -19,6 +19,8 @@ from tests import tiers
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "build" / "night"
 COUNT = 7
+PROCESSES = 3
+"""One more than processors: tests wait for servers, and for each other's windows."""
 OTHERS = 1
 FOLDERS: dict[str, int] = {
     "tests/spark/": 2,
@@ -59,7 +61,8 @@ def part_of(path: str) -> int:
 
 def run(number: int, seed: int, more: list[str]) -> bool:
     """Run a part to its end, whatever fails in it; True if nothing did."""
-    tests = f"pytest --tier {tiers.NIGHT} --part {number}/{COUNT} --seed {seed} -n 2 --durations=20 {shlex.join(more)}"
+    drawn = f"--tier {tiers.NIGHT} --part {number}/{COUNT} --seed {seed}"
+    tests = f"pytest {drawn} -n {PROCESSES} --durations=20 {shlex.join(more)}"
     commands = [
         f"{command} --seed {seed}" if command.startswith(_DRAW) else command for command in COMMANDS.get(number, ())
     ]
