@@ -4,8 +4,9 @@ numba keeps compiled code in the folder of NUMBA_CACHE_DIR, beside the module, o
 it in milliseconds. It fits one processor and these very files, so a wheel cannot bring it. For a package that is
 installed read-only and a user without a home there is no such folder: then every process compiles for itself.
 
-A process compiles only the kernels that it calls. It says so, on the logger of this module: once before the first one,
-which takes from a second to half a minute, and about every ten seconds while it goes on.
+A process compiles only the kernels that it calls. It says so, as warnings, which a program that configures no logging
+shows too: once before the first one, which takes from a second to half a minute, and about every ten seconds while it
+goes on.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class _Lines(event.Listener):
         now = time.monotonic()
         if self._first is None:
             self._first, self._next = now, now + _LINE_S
-            logger.info("compiling for this processor, once after an installation: takes up to half a minute")
+            logger.warning("deduper: compiling for this processor, once after an installation: up to half a minute")
         elif not self._depth and now - self._ended > _LINE_S:
             self._first, self._next = now, now + _LINE_S  # others, long after
         else:
@@ -133,7 +134,7 @@ class _Lines(event.Listener):
     def _goes_on(self, now: float) -> None:
         if self._first is not None and now >= self._next:
             self._next = now + _LINE_S
-            logger.info("still compiling, for %d s", now - self._first)
+            logger.warning("deduper: still compiling, for %d s", now - self._first)
 
 
 event.register("numba:compile", _Lines())  # type: ignore[no-untyped-call]

@@ -33,7 +33,7 @@ from deduper.config.sections import (
 from deduper.config.values import unknown_groups
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.log_formats import wrong_columns
-from deduper.payload import USUAL_VERSIONS
+from deduper.payload import USUAL_VERSIONS, leaves_named
 from deduper.spark_promises import (
     DEFAULT_MASTER,
     EXECUTOR_JAVA_OPTIONS,
@@ -232,8 +232,12 @@ _COLUMNS_OF = {"files": "source.schema has", "kafka": "source.value.schema and s
 
 def _no_column(path: tuple[str, ...], name: str, source: SourceConfig) -> ConfigMistake:
     names = [column.name for column in source.parsed_columns]
-    reported = _COLUMNS_OF.get(source.format, "the DataFrame has")
-    return ConfigMistake(path, f"{reported} no column `{name}`", suggestion(name, names, "columns are"))
+    what = f"{_COLUMNS_OF.get(source.format, 'the DataFrame has')} no column `{name}`"
+    if leaves_named(name, source.parsed_columns):
+        column = name.replace(".", "_")
+        write = f'`rows.withColumn("{column}", rows["{name}"])` in a query of your own, and `{column}` here'
+        return ConfigMistake(path, f"{what}: it is a field of an object", f"write {write}")
+    return ConfigMistake(path, what, suggestion(name, names, "columns are"))
 
 
 def _span(expiry: ExpiryConfig) -> Iterator[ConfigMistake]:

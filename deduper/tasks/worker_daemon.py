@@ -14,6 +14,7 @@ It removes two delays of Spark's own daemon from every task, 80 ms of a task tha
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import socket
 import sys
@@ -36,6 +37,7 @@ def load() -> None:
     import deduper.tasks.write  # noqa: F401  of a task, which would import them after the fork
     from deduper.tasks.warm import JobKernels
 
+    logging.getLogger("bucket_store.compiled").setLevel(logging.ERROR)  # the driver says it
     kernels = JobKernels.of_environment(os.environ)
     if kernels is not None:
         kernels.load()

@@ -63,13 +63,13 @@ def test_a_long_compilation_is_said_before_it_and_every_ten_seconds(
     times = iter([100.0, 101.0, 111.0, 112.0, 125.0])
     monkeypatch.setattr("bucket_store.compiled.time.monotonic", lambda: next(times))
     said = _Lines()
-    with caplog.at_level(logging.INFO, "bucket_store.compiled"):
+    with caplog.at_level(logging.WARNING, "bucket_store.compiled"):
         for report in (said.on_start, said.on_start, said.on_end, said.on_start, said.on_end):
             report(None)
     assert [record.getMessage() for record in caplog.records] == [
-        "compiling for this processor, once after an installation: takes up to half a minute",
-        "still compiling, for 11 s",
-        "still compiling, for 25 s",
+        "deduper: compiling for this processor, once after an installation: up to half a minute",
+        "deduper: still compiling, for 11 s",
+        "deduper: still compiling, for 25 s",
     ]
 
 

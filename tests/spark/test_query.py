@@ -781,6 +781,7 @@ def test_split_inside_a_query(own: SparkSession, tmp_path: Path) -> None:
     [
         ({"key": "K"}, "key.0: the DataFrame has no column `K`; did you mean `k`?"),
         ({"key": "f"}, "column `f` is double: two computations of one number differ"),
+        ({"key": "o.id"}, 'it is a field of an object; write `rows.withColumn("o_id", rows["o.id"])` in a query'),
         ({"key": "m"}, "column `m` is map<string,int>, which cannot be part of a key"),
         ({"expiry": EventTime("k", period="1h")}, "column `k` is string, which is not a time"),
         ({"expiry": EventTime("gone", period="1h")}, "expiry.field: the DataFrame has no column `gone`"),
@@ -793,7 +794,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
     dedup = a_deduper(tmp_path, **arguments)
     write = dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
     with pytest.raises(ConfigError) as told:
-        write(own.sql("SELECT 'a' k, 1.5D f, map('x', 1) m"), 0)
+        write(own.sql("SELECT 'a' k, 1.5D f, map('x', 1) m, named_struct('id', 1) o"), 0)
     assert message in str(told.value)
     assert list(tmp_path.iterdir()) == []
 

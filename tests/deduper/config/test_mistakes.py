@@ -132,6 +132,9 @@ key-nested | key: [user, id] | key: [user, tags]
       or timestamp
 key-twice | key: [user, id] | key: [user, user]
   7:13: key.1: column `user` appears twice; name every column once
+key-field | <SCHEMA>\nkey: [user, id] | schema: "id long, ts timestamp, m struct<id:string>"\nkey: [m.id]
+  7:7: key.0: source.schema has no column `m.id`: it is a field of an object; write `rows.withColumn("m_id",
+      rows["m.id"])` in a query of your own, and `m_id` here
 key-empty | key: [user, id] | key: []
   7:6: key: must name at least one column; write `key: [user, id]`
 key-map | key: [user, id] | key: {user: id}
