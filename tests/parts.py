@@ -2,6 +2,9 @@
 
 A part is the test files below its folders, then commands that are no tests. `build/night/part-2.txt` keeps what it
 prints; of a part that fails, `part-2-red-SEED.txt` does, and `--seed` repeats it. Further arguments go to pytest.
+
+Without a number three parts run at a time: in parts 2 to 4 one process has the session or the servers, and waits for
+them most of the time. What is timed (part 7) comes last and alone.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests import tiers
@@ -21,6 +26,8 @@ KEPT = ROOT / "build" / "night"
 COUNT = 7
 PROCESSES = 3
 """One more than processors: tests wait for servers, and for each other's windows."""
+SIDE_BY_SIDE = ((4, 3, 1, 2, 5, 6), 3)
+"""Parts in the order of their beginning, the longest first, and how many at a time. The others follow one by one."""
 OTHERS = 1
 FOLDERS: dict[str, int] = {
     "tests/spark/": 2,
@@ -59,8 +66,8 @@ def part_of(path: str) -> int:
     return FOLDERS[max(begins, key=len)] if begins else OTHERS
 
 
-def run(number: int, seed: int, more: list[str]) -> bool:
-    """Run a part to its end, whatever fails in it; True if nothing did."""
+def run(number: int, seed: int, more: list[str], *, shows: bool = True) -> bool:
+    """Run a part to its end, whatever fails in it; True if nothing did. `shows` its output, or its end alone."""
     drawn = f"--tier {tiers.NIGHT} --part {number}/{COUNT} --seed {seed}"
     tests = f"pytest {drawn} -n {PROCESSES} --durations=20 {shlex.join(more)}"
     commands = [
@@ -72,9 +79,10 @@ def run(number: int, seed: int, more: list[str]) -> bool:
     output = KEPT / f"part-{number}.txt"
     failed = []
     began = time.monotonic()
-    with output.open("wb") as kept:
+    scratches = tempfile.TemporaryDirectory(prefix=f"part-{number}-", ignore_cleanup_errors=True)
+    with output.open("wb") as kept, scratches as scratch:
         for command in commands:
-            if not _run(command, kept.fileno()):
+            if not _run(command, kept.fileno(), scratch, shows=shows):
                 failed.append(command)
     took = f"{(time.monotonic() - began) / 60:.0f} minutes"
     if not failed:
@@ -87,16 +95,24 @@ def run(number: int, seed: int, more: list[str]) -> bool:
     return False
 
 
-def _run(command: str, kept: int) -> bool:
-    """Run a module; its output goes to the terminal and into a file. True if it ends with 0."""
+def _run(command: str, kept: int, scratch: str, *, shows: bool) -> bool:
+    """Run a module; its output goes into a file, and to the terminal. True if it ends with 0.
+
+    Its temporary folder is its own: of each user's, pytest removes all but the newest three.
+    """
     print(f"== python -m {command}", flush=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", *shlex.split(command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": scratch},
     )
     assert process.stdout is not None
     while data := os.read(process.stdout.fileno(), 65536):
         os.write(kept, data)
-        os.write(sys.stdout.fileno(), data)
+        if shows:
+            os.write(sys.stdout.fileno(), data)
     return process.wait() == 0
 
 
@@ -108,8 +124,12 @@ def main(arguments: list[str]) -> int:
     options, more = parser.parse_known_args(arguments)
     seed = tiers.drawn_seed() if options.seed is None else options.seed
     print(f"== seed {seed}", flush=True)
-    wanted = [options.part] if options.part else range(1, COUNT + 1)
-    green = [run(number, seed, more) for number in wanted]
+    if options.part:
+        return 0 if run(options.part, seed, more) else 1
+    numbers, at_a_time = SIDE_BY_SIDE
+    with ThreadPoolExecutor(at_a_time) as pool:
+        green = list(pool.map(lambda number: run(number, seed, more, shows=False), numbers))
+    green += [run(number, seed, more) for number in range(1, COUNT + 1) if number not in numbers]
     return 0 if all(green) else 1
 
 

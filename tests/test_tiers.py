@@ -126,4 +126,6 @@ def test_parts_are_of_folders_that_exist() -> None:
     """And their number is in the table."""
     assert [folder for folder in parts.FOLDERS if not list(ROOT.glob(f"{folder}*"))] == []
     assert {*parts.FOLDERS.values(), *parts.COMMANDS, parts.OTHERS} == set(range(1, parts.COUNT + 1))
+    assert len(set(parts.SIDE_BY_SIDE[0])) == len(parts.SIDE_BY_SIDE[0]), "no part runs twice"
+    assert not {*parts.SIDE_BY_SIDE[0]} & {*parts.COMMANDS}, "what is timed runs alone"
     assert parts.part_of("tests/services/test_hdfs_job.py") != parts.part_of("tests/services/test_kafka_job.py")
