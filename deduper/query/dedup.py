@@ -8,10 +8,11 @@ handed over again, with the same rows. See `query.batches`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _JOB_GROUP = "spark.jobGroup.id"
+_MOST_RUNS = 100
+"""Runs of queries whose last call is known: more than one process has at a time."""
 
 
 class Deduper:
@@ -198,7 +201,8 @@ class Deduper:
         self._ports: Mapping[str, Port] | None = None
         self._open: QueryStore | None = None
         self._finishes = False
-        self._last_call: tuple[int, str, int | None] | None = None
+        self._last_calls: dict[int, tuple[str, int | None]] = {}
+        self._is_called = False
         self._stop = threading.Event()
 
     @property
@@ -249,7 +253,7 @@ class Deduper:
         """
         if rows.isStreaming:
             raise UsageError("the DataFrame is a stream: write `.writeStream.foreachBatch(dedup.into(…))`")
-        with self._lock:
+        with self._alone():
             if self._ports is None:
                 self._use(_SPLIT)
             if self._ports is not _SPLIT:
@@ -264,11 +268,14 @@ class Deduper:
         Only needed where nothing else says it: see `split`; and for `into`, before the query starts, if a function
         cannot take a window of an earlier process.
         """
-        with self._lock:
-            if self._open is None:
-                self._finishes = True
-            elif self._ports is _SPLIT:
-                self._open.finish()
+        with self._alone():
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._open is None:
+            self._finishes = True
+        elif self._ports is _SPLIT:
+            self._open.finish()
 
     def close(self) -> None:
         """Give the store back, when the call that is under way has ended. Safe to repeat; a batch opens it again.
@@ -279,8 +286,27 @@ class Deduper:
         Raises:
             Exception: why the last window could not be published: it is committed, and the next start publishes it.
         """
-        with self._lock:
+        with self._alone():
             self._give_back()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One call at a time. A port's function runs within one, on whose window it must not act.
+
+        Raises:
+            UsageError: this is a call from such a function.
+        """
+        with self._lock:
+            if self._is_called:
+                raise UsageError(
+                    f"{self.name}: a function of a port calls the Deduper that has called it: the window at hand would "
+                    "be another one. Give the rows to a Deduper of their own, or to the source again"
+                )
+            self._is_called = True
+            try:
+                yield
+            finally:
+                self._is_called = False
 
     def _give_back(self, failure: BaseException | None = None) -> None:
         store, self._open = self._open, None
@@ -299,10 +325,10 @@ class Deduper:
         return self
 
     def __exit__(self, _kind: object, failure: BaseException | None, *_: object) -> None:
-        with self._lock:
+        with self._alone():
             try:
                 if failure is None and self._open is not None and self._open.is_unnumbered:
-                    self.finish()
+                    self._finish()
             except BaseException as exc:
                 failure = exc
                 raise
@@ -318,7 +344,7 @@ class Deduper:
         self._ports = ports
 
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
-        with self._lock:
+        with self._alone():
             query_id, _ = _identity(batch.sparkSession, batch_id)
             self._run(batch, query_id, batch_id, lambda store: store.judge(query_id, batch_id, batch))
 
@@ -326,16 +352,15 @@ class Deduper:
         """Act on the open store. After a failure it is given back: the next call recovers it, as after a crash."""
         session = rows.sparkSession
         run = _run_of_query(session)
-        call = None if run is None else (run, query_id, batch_id)
-        if query_id and call is not None and call == self._last_call:
+        if query_id and run is not None and self._last_calls.get(run) == (query_id, batch_id):
             raise UsageError(
                 f"{self.name}: a second call for batch {batch_id} of query {query_id}: its rows were not judged, for a "
                 "batch is judged as a whole. Unite the DataFrames before the call, or use one Deduper for each"
             )
         if self._open is not None and not self._open.fits(session, rows):
-            if self._ports is _SPLIT and self._open.ends_with_next_call:
+            if self._ports is _SPLIT and self._open.ends_with(query_id, batch_id):
                 self._open.finish()
-            self.close()
+            self._give_back()
         try:
             if self._open is None:
                 self._open = self._opened(session, rows)
@@ -344,7 +369,11 @@ class Deduper:
         except BaseException as exc:
             self._give_back(exc)
             raise
-        self._last_call = call
+        if run is not None:
+            self._last_calls.pop(run, None)
+            self._last_calls[run] = (query_id, batch_id)
+            if len(self._last_calls) > _MOST_RUNS:
+                del self._last_calls[next(iter(self._last_calls))]
         return given
 
     def _opened(self, session: SparkSession, rows: DataFrame) -> QueryStore:
@@ -363,7 +392,9 @@ class Deduper:
             unpublished=self._unpublished,
             finishes=self._finishes,
         )
-        self._take_over = self._finishes = False  # a later owner keeps the store
+        # For one opening: a later owner keeps the store.
+        self._take_over = self._finishes = False
+        self._unpublished = OnUnknown.REFUSE
         return store
 
     def _config(self, session: SparkSession, rows: DataFrame) -> QueryConfig:

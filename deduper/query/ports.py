@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -22,12 +23,15 @@ from pyspark.sql.types import (
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
 from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
 from deduper.columns import backticked, ddl_of
 from deduper.config.query import BATCH, COUNTS, TXN_VERSION, QueryConfig
 from deduper.config.sections import PORTS
 from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError, UsageError
+from deduper.spark.types import arrow_of
 from deduper.spark_promises import TIME_ZONE
+from deduper.tasks.row_files import errors_of, parquet_file
 from deduper.time_zones import time_zone
 
 
@@ -255,6 +259,7 @@ class StagedRows:
     def __init__(self, session: SparkSession, config: QueryConfig, schema: StructType) -> None:
         self.session = session
         # Parquet has no column without a type.
+        self._types = {one.name: arrow_of(one.dataType) for one in schema if not isinstance(one.dataType, NullType)}
         self._untyped = [column.name for column in schema if isinstance(column.dataType, NullType)]
         typed = [StructField(one.name, one.dataType) for one in schema if one.name not in self._untyped]
         self._order = [one.name for one in schema]
@@ -284,9 +289,12 @@ class StagedRows:
                 raise IntegrityError(
                     f"{output.staged}: {rows} and perhaps not used, and their file is gone: bring it back; {_OR_FINISH}"
                 )
-            now = {*self._schemas[output.port].names, *self._untyped}
-            staged = self.session.read.options(**_OPTIONS).parquet(_uri(output.staged)).columns
-            differing = sorted(now.symmetric_difference(staged) - set(self._untyped))
+            now, staged = self._types, _types_of(open_place(output.staged))
+            differing = [
+                f"{name} ({staged.get(name, 'absent')} then, {now.get(name, 'absent')} now)"
+                for name in sorted({*now, *staged})
+                if now.get(name) != staged.get(name)
+            ]
             if differing:
                 raise UsageError(
                     f"{output.staged}: {rows} and perhaps not used, and have other columns than the DataFrame now: "
@@ -297,6 +305,13 @@ class StagedRows:
         for name in self._untyped:
             rows = rows.withColumn(name, F.lit(None))
         return rows.select(*map(backticked, (*self._order, DEDUP))) if self._untyped else rows
+
+
+def _types_of(staged: Place) -> dict[str, pa.DataType]:
+    """The types of a file's columns but `_dedup`, by its own words: Spark's depend on the session's settings."""
+    with errors_of(staged), parquet_file(staged) as file:
+        columns = file.schema_arrow
+    return {one.name: one.type for one in columns if one.name != DEDUP and not pa.types.is_null(one.type)}
 
 
 # Of the session's own settings none may drop or shift a value.

@@ -170,10 +170,15 @@ class QueryStore:
         """Whether the last window is of rows that are no batch."""
         return self._log.state.extra.get(BATCH, ("", 0))[1] is None
 
-    @property
-    def ends_with_next_call(self) -> bool:
-        """Whether this process has given the rows of the last window, and no query asks for them again."""
-        return self._is_given and not self._log.state.extra[BATCH][0]
+    def ends_with(self, query_id: str, batch_id: int | None) -> bool:
+        """Whether a call finishes the last window, whose rows this process has given outside of queries.
+
+        Not one that asks for the same rows again.
+        """
+        if not self._is_given:
+            return False
+        last = self._log.state.extra[BATCH]
+        return not last[0] and (batch_id is None or last != [query_id, batch_id])
 
     def finish(self) -> None:
         """The user of `split` is done with the rows of the last window."""

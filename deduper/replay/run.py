@@ -40,7 +40,7 @@ from deduper.spark.hdfs_login import LogsIn
 from deduper.window.completeness import REPLAY, replay_is_open
 from deduper.window.present_clock import wall_clock_us
 from deduper.window.progress import BatchProgress, RemainingInput
-from deduper.window.recovery import Ownership
+from deduper.window.recovery import Ownership, unpublished
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ def _plan(
     order = order_of(config, asked)
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
     own = replay_config(config, asked)
-    state = _state(own)
+    state, is_over = _found(own)
     begun = state.extra.get(REPLAY)
     if begun is not None:
         require_same_replay(own.store.place, begun, own, bounds)
@@ -155,7 +155,7 @@ def _plan(
         sorts_in=str(staging_home(own) / FOLDER),
         windows=state.next_window,
         judged=dict(state.totals) if state.next_window else {},
-        is_over=_is_over(state),
+        is_over=is_over,
         is_begun=begun is not None,
         # A store elsewhere may be away, and its job may run on other machines.
         rate=measured_rate(one.store.place for one in (own, config) if one.store.is_local),
@@ -206,15 +206,14 @@ def _of_kept_plan(report: ReplayReport, config: Config) -> ReplayReport:
     return _of_plan(report, config)
 
 
-def _state(config: Config) -> LogState:
+def _found(config: Config) -> tuple[LogState, bool]:
+    """The state of the replay's store; and whether all is judged, and published too: a kill may fall between."""
     try:
-        return CommitLog.open(config.store.place).state
+        log = CommitLog.open(config.store.place)
     except StoreMissingError:
-        return LogState()
-
-
-def _is_over(state: LogState) -> bool:
-    return REPLAY in state.extra and not replay_is_open(state)
+        return LogState(), False
+    state = log.state
+    return state, REPLAY in state.extra and not replay_is_open(state) and not unpublished(log)
 
 
 def replay(
@@ -249,8 +248,8 @@ def replay(
         opening = _Opening(bounds, clock(), slice_bytes, window_bytes, twin)
         shown = opening.with_rows_left(on_progress)
         summary = run(own, once=True, on_progress=shown, session=session, clock=clock, opened=opening)
-    state = _state(own)
-    is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(state))
+    state, is_over = _found(own)
+    is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or is_over)
     report = replace(planned, windows=state.next_window, judged=dict(state.totals), is_over=is_over)
     if REPLAY in state.extra and not isinstance(own.source, FilesSource):
         report = _of_plan(report, own)
@@ -326,7 +325,7 @@ class _Opening:
 def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | None) -> ReplayReport:
     """Remove the plan, write the page, and count what is in the source and was not judged."""
     source = config.source
-    begun = _state(config).extra.get(REPLAY)
+    begun = _found(config)[0].extra.get(REPLAY)
     planned: set[str] | None = set()
     if begun is not None and isinstance(source, FilesSource):
         # Files without a record of the range are in no window.
@@ -357,7 +356,7 @@ def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | N
 
 def plan_file(config: Config) -> Place:
     """The file of the plan of a replay that was begun in the store of this configuration."""
-    return staging_home(config) / FOLDER / str(_state(config).extra[REPLAY]["plan"]) / PLAN
+    return staging_home(config) / FOLDER / str(_found(config)[0].extra[REPLAY]["plan"]) / PLAN
 
 
 def _page(config: Config, path: Path) -> str:

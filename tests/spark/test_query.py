@@ -24,6 +24,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import deduper
 from bucket_store import failpoints
@@ -38,6 +39,7 @@ from deduper.admin.move.rewind import plan_rewind
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.query import QuerySource, column_of, described, query_config, query_of
+from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError, NewCheckpointError, OwnerAliveError, UnfinishedWindowError
 from deduper.query import store as query_store
 from deduper.testing import Oracle, differences
@@ -319,7 +321,7 @@ def test_rows_of_a_function_that_cannot_take_them_stay(own: SparkSession, tmp_pa
     only = a_deduper(folder).into(unique=None, duplicate=None, expired=None, error=None)
     with pytest.raises(UsageError, match="port unique to go to a function"):
         only(rows, 0)
-    with pytest.raises(UsageError, match="other columns than the DataFrame now: n; put them back"):
+    with pytest.raises(UsageError, match=r"than the DataFrame now: n \(absent then, string now\); put"):
         opened(taken.port("unique"))[1](rows.withColumn("n", rows.k), 0)
     for file in (folder / "state" / "_staging").rglob("*.parquet"):
         file.unlink()
@@ -336,6 +338,38 @@ def test_rows_of_a_function_that_cannot_take_them_stay(own: SparkSession, tmp_pa
         ("error", 1, 0),
     ]
     assert taken.calls[0][1].txn_app_id == taken.calls[1][1].txn_app_id.removesuffix("-error") + "-unique"
+
+
+def test_rows_that_wait_for_a_function_keep_their_types(own: SparkSession, tmp_path: Path) -> None:
+    """Spark would read a narrower type's bits from them, or microseconds as a number, and say nothing."""
+    taken = Taken()
+
+    def broken(rows: DataFrame, window: Window) -> None:
+        raise OSError("the target is away")
+
+    def ported(unique: Any) -> Callable[[DataFrame, int], None]:
+        return a_deduper(tmp_path).into(unique=unique, duplicate=None, expired=None, error=None)
+
+    rows = own.sql(
+        """SELECT 'a' k, 70000 i, 1Y b, TIMESTAMP'2026-01-01 00:00:00' t, TIMESTAMP_NTZ'2026-01-01 00:00:00' n,
+        INTERVAL '1' DAY v, NULL u, X'61' x, 1.5BD d, map('a', array(named_struct('s', 1))) m, DATE'2026-01-01' day"""
+    )
+    with pytest.raises(OSError, match="the target is away"):
+        ported(broken)(rows, 0)
+    for name, kind, said in (
+        ("i", "smallint", r"i \(int32 then, int16 now\)"),
+        ("t", "bigint", r"t \(timestamp\[us, tz=UTC\] then, int64 now\)"),
+        ("n", "timestamp", r"n \(timestamp\[us\] then, timestamp\[us, tz=UTC\] now\)"),
+        ("day", "void", r"day \(date32\[day\] then, absent now\)"),
+    ):
+        changed = rows.withColumn(name, F.lit(None) if kind == "void" else F.lit(1).cast("bigint").cast(kind))
+        with pytest.raises(UsageError, match=f"than the DataFrame now: {said}; put them back"):
+            ported(taken.port("unique"))(changed, 0)
+    own.conf.set("spark.sql.parquet.inferTimestampNTZ.enabled", "false")
+    ported(taken.port("unique"))(rows, 0)
+    own.conf.unset("spark.sql.parquet.inferTimestampNTZ.enabled")
+    (row,) = taken.rows("unique")
+    assert {name: value for name, value in row.items() if name != DEDUP} == rows.collect()[0].asDict(recursive=True)
 
 
 @pytest.mark.night
@@ -372,19 +406,55 @@ def test_a_batch_is_judged_by_one_call(own: SparkSession, tmp_path: Path) -> Non
         with pytest.raises(UsageError, match="a second call for batch 0 of query q: its rows were not judged"):
             write(keys(own, "b"), 0)
 
-        def run_again() -> None:
-            as_query(own, "q")
+        def run_again(query_id: str) -> None:
+            as_query(own, query_id)
             own.sparkContext.setLocalProperty(RUN, "run 2")
             write(keys(own, "a"), 0)
 
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(run_again).result()
+            pool.submit(run_again, "q").result()
         assert [row["k"] for row in taken.rows("unique")] == ["a"]
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(run_again, "another").result()
+        with pytest.raises(UsageError, match="a second call for batch 0 of query q"):
+            write(keys(own, "d"), 0)
     with a_deduper(tmp_path / "split") as dedup:
         own.sparkContext.setLocalProperty(BATCH, "0")
         dedup.split(keys(own, "a"))
         with pytest.raises(UsageError, match="a second call for batch 0"):
             dedup.split(keys(own, "b"))
+
+
+def test_a_function_calls_nothing_of_its_own_deduper(own: SparkSession, tmp_path: Path) -> None:
+    """Its window is not finished while it runs: another one, or the end of the store, would be mistaken for it."""
+    refused: list[str] = []
+    calls: list[Callable[[DataFrame, int], object]] = []
+
+    def function(rows: DataFrame, window: Window) -> None:
+        for call in calls:
+            with pytest.raises(UsageError, match="a function of a port calls the Deduper that has called it"):
+                call(rows.select("k"), window.batch_id + 1 if window.batch_id is not None else 1)
+            refused.append(f"window {window.number}")
+
+    with a_deduper(tmp_path) as dedup:
+        write = dedup.into(unique=function, duplicate=None, expired=None, error=None)
+        calls += [write, lambda rows, _: dedup.split(rows), lambda *_: dedup.close(), lambda *_: dedup.finish()]
+        as_query(own, "q")
+        write(keys(own, "a"), 0)
+        write(keys(own, "a", "b"), 1)
+    assert refused == ["window 0"] * 4 + ["window 1"] * 4
+
+
+def test_rows_that_are_asked_for_again_are_not_given_up(own: SparkSession, tmp_path: Path) -> None:
+    """By their number, with another column: they wait for a call with the columns that they have."""
+    with a_deduper(tmp_path) as dedup:
+        rows = keys(own, "a", "b")
+        dedup.split(rows, batch_id=7)
+        with pytest.raises(UsageError, match=r"n \(absent then, string now\); put them back"):
+            dedup.split(rows.withColumn("n", rows.k), batch_id=7)
+        again = dedup.split(rows, batch_id=7)
+        assert again.window.replayed
+        assert sorted(row.k for row in again.unique.collect()) == ["a", "b"]
 
 
 def test_a_batch_without_rows_is_handed_over_again(own: SparkSession, tmp_path: Path) -> None:

@@ -32,9 +32,13 @@ Times = Mapping[TopicPartition, int]
 
 @dataclass(slots=True)
 class _Search:
-    """The search for the progress of a partition that gives the offset `next`: from `low`, which it has, to `high`."""
+    """The search for the progress of a partition that gives the offset `next`: from `low`, which it has, to `high`.
+
+    `has_next`: there is a record at `next`. Without one the progress may grow while `next` stays.
+    """
 
     next: int
+    has_next: bool
     low: int
     step: int
     high: int | None = None
@@ -102,7 +106,8 @@ class TimeOrder:
         all_taken = {place: self._all_taken_since.get(place, now) for place in small}
         idle = {place for place, since in all_taken.items() if now - since >= IDLE_S}
         waiting = [place for place in sorted(latest) if latest[place] > nexts.get(place, latest[place])]
-        progress = self._progress({place: nexts[place] for place in {*waiting, *(all_taken.keys() - idle)}})
+        asked = {place: nexts[place] for place in {*waiting, *(all_taken.keys() - idle)}}
+        progress = self._progress(asked, {*waiting})
         ends = dict(latest)
         holding = {place: at for place, at in progress.items() if place not in idle}
         if holding:
@@ -123,16 +128,17 @@ class TimeOrder:
         self._latest = dict(latest)
         return ends
 
-    def _progress(self, nexts: Offsets) -> dict[TopicPartition, int]:
+    def _progress(self, nexts: Offsets, waiting: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         now_ms, precision = int(self._wall_clock_s() * 1000), max(1, self._slack_ms // 4)
         searches = {}
         for place, following in nexts.items():
-            known = self._found.get(place)
+            known, has_next = self._found.get(place), place in waiting
             if known is None or following < known.next:
-                searches[place] = _Search(following, 0, now_ms)
+                searches[place] = _Search(following, has_next, 0, now_ms)
+            elif following == known.next and has_next == known.has_next:
+                searches[place] = known
             else:
-                is_same = following == known.next
-                searches[place] = known if is_same else _Search(following, known.low, precision)
+                searches[place] = _Search(following, has_next, known.low, precision)
         while True:
             probes = {place: one.probe(precision, now_ms) for place, one in searches.items()}
             times = {place: at for place, at in probes.items() if at is not None}

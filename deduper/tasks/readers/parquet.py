@@ -97,7 +97,9 @@ class ParquetReading:
         return made.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def _stored(self, opened: OpenedParquet, in_path: Mapping[int, PathValue]) -> dict[int, StoredColumn | None]:
-        """The file's columns for those that are needed, by number.
+        """The file's columns for those that are needed, by number, and all others that may hold a value of no type.
+
+        So whether a record is malformed does not depend on what this job needs of it.
 
         Raises:
             UnreadableFile: it cannot have one of the declared columns.
@@ -105,7 +107,11 @@ class ParquetReading:
         numbers = [number for number in range(len(self.declared.columns)) if number not in in_path]
         stored = opened.columns([self.declared.columns[number] for number in numbers])
         needed = self.declared.stored(in_path)
-        return {number: column for number, column in zip(numbers, stored, strict=True) if number in needed}
+        return {
+            number: column
+            for number, column in zip(numbers, stored, strict=True)
+            if number in needed or (column is not None and column.cast is not None)
+        }
 
     def _values(
         self, batch: pa.RecordBatch, columns: Mapping[int, StoredColumn | None]

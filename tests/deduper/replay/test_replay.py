@@ -297,6 +297,29 @@ def test_a_replay_that_is_killed_goes_on(new_job: Callable[..., Job], kill: Call
     assert (again.is_over, again.windows) == (True, report.windows)
 
 
+@pytest.mark.parametrize("point", ["window.4.committed", "window.5.published"])
+def test_the_last_window_is_published_if_it_dies_before_that(
+    point: str, new_job: Callable[..., Job], kill: Callable[[str], None]
+) -> None:
+    """All is judged then, and the rows of the ports are staged: the same command publishes them. Of two stores too."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    kill(point)
+    with pytest.raises(Killed):
+        replayed(job)
+    kill("")
+    report = replayed(job)
+    assert (report.is_over, len(ports(job))) == (True, 8 * A_DAY)
+    asked = Asked(job.directory / "compared")
+    for _ in range(2):
+        kill(point)
+        with pytest.raises(Killed):
+            compare(job.config, job.config, asked, session=job.session)
+    kill("")
+    found = compare(job.config, job.config, asked, session=job.session)
+    assert (found.is_over, sum(cell.records for cell in found.cells)) == (True, 8 * A_DAY)
+
+
 def test_a_file_that_changes_before_it_is_read_stops_the_replay(
     new_job: Callable[..., Job], kill: Callable[[str], None]
 ) -> None:

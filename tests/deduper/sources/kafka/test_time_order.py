@@ -137,6 +137,27 @@ def test_an_idle_partition_holds_the_others_for_ten_seconds() -> None:
     assert order.held_back == (busy,)
 
 
+def test_a_partition_that_was_at_its_end_has_the_progress_of_what_comes(tmp_path: Path) -> None:
+    """A producer is back after an outage, with more than is small: it does not hold the others by what it had before."""
+    brokers = Brokers()
+    quiet, busy = brokers.add(0, hours(48, 40, 8)), brokers.add(1, hours(47, 10, 3000))
+    batches, cluster = behind(tmp_path, brokers, max_offsets_per_batch=100)
+    batches.begin(drain=False)
+    taken = {quiet: 0, busy: 0}
+    while sum(taken.values()) < 3508 and brokers.now_s < 600:
+        batch = batches.next_batch()
+        brokers.now_s += 5
+        if batch is None:
+            continue
+        for one in batch.ranges:
+            taken[one.place] = one.end
+        batches.judged(batch)
+        if len(brokers.logs[quiet]) == 8 and taken[quiet] == 8 and brokers.now_s > 60:
+            brokers.add(0, hours(2, 1, 500))
+            cluster.latest = brokers.latest
+    assert taken == {quiet: 508, busy: 3000}
+
+
 def test_a_partition_that_is_ahead_is_held_though_it_is_small() -> None:
     """A window would take all that it has: that makes it hold none, and it is held back itself."""
     brokers = Brokers()
@@ -158,9 +179,9 @@ def test_where_a_partition_goes_on_is_not_searched_again(monkeypatch: pytest.Mon
     begins: list[int] = []
     search = time_order._Search
 
-    def searched(following: int, low: int, step: int) -> object:
+    def searched(following: int, has_next: bool, low: int, step: int) -> object:
         begins.append(low)
-        return search(following, low, step)
+        return search(following, has_next, low, step)
 
     monkeypatch.setattr(time_order, "_Search", searched)
     order.bounded({idle: 8, busy: 0}, brokers.latest)
