@@ -7,9 +7,11 @@ their rows are compared window by window.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,8 @@ from deduper.sinks.staging import staging_home
 from deduper.sources.open import session_settings
 from deduper.spark.session import end_session, start_session
 from deduper.tasks.row_files import parquet_file
+from deduper.text.written import text_of_day
+from deduper.units import format_time
 from deduper.window.progress import BatchProgress
 
 if TYPE_CHECKING:
@@ -48,7 +52,7 @@ _SOURCE, _POSITION, _PORT = "\0source", "\0position", "\0port"
 class Cell(AsJson):
     """The records that leave by one port here and by one there.
 
-    `samples` are some of them: file and row, or partition and offset, and key.
+    `samples` are some of them: file and row, or partition and offset, and key, see `_shown`.
     """
 
     json_names = ("here", "there", "records", "samples")
@@ -194,6 +198,9 @@ def _windows(here: Config, there: Config, key: list[str]) -> Iterator[tuple[pa.T
 
 
 def _rows(files: list[tuple[int, Place]], key: list[str]) -> pa.Table:
+    if not files:
+        columns = {_SOURCE: pa.string(), _POSITION: pa.int64(), _PORT: pa.int8()}
+        return pa.schema([*((name, pa.null()) for name in key), *columns.items()]).empty_table()
     tables = []
     for port, file in files:
         with parquet_file(file) as opened:
@@ -206,6 +213,31 @@ def _rows(files: list[tuple[int, Place]], key: list[str]) -> pa.Table:
         tables.append(pa.table([*(read.column(name) for name in key), source, position, ports], names))
     whole = pa.concat_tables(tables)
     return whole.sort_by([(_SOURCE, "ascending"), (_POSITION, "ascending")])
+
+
+def _shown(values: pa.ChunkedArray) -> list[Any]:
+    """The values of a key column as JSON takes them, different ones for different values.
+
+    Times and dates are texts, since those of any year are keys, and `datetime` ends at the years 1 and 9999. Decimals,
+    NaN and infinities are texts too; binary is hexadecimal digits, as a command line takes it.
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        times = [
+            None if at is None else format_time(at)
+            for at in values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_pylist()
+        ]
+        return times if kind.tz else [None if at is None else at.removesuffix("Z") for at in times]
+    if pa.types.is_date(kind):
+        return [None if day is None else text_of_day(day) for day in values.cast(pa.int32()).to_pylist()]
+    return [_as_json(value) for value in values.to_pylist()]
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    is_plain = not isinstance(value, Decimal) and (not isinstance(value, float) or math.isfinite(value))
+    return value if is_plain else str(value)
 
 
 @dataclass(slots=True)
@@ -228,21 +260,24 @@ class _Table:
             self.counts[cell] += count
             missing = _SAMPLES - len(self.samples.get(cell, ()))
             if count and missing > 0 and cell // width != cell % width:
-                rows = here.take(pa.array(np.flatnonzero(cells == cell)[:missing])).to_pylist()
+                rows = here.take(pa.array(np.flatnonzero(cells == cell)[:missing]))
+                places = [rows.column(name).to_pylist() for name in (_SOURCE, _POSITION)]
                 shown = [
-                    {"source": row[_SOURCE], "position": row[_POSITION], "key": {name: row[name] for name in self.key}}
-                    for row in rows
+                    {"source": source, "position": position, "key": dict(zip(self.key, key, strict=True))}
+                    for source, position, key in zip(*places, self._keys_of(rows), strict=True)
                 ]
                 self.samples.setdefault(cell, []).extend(shown)
         differ = np.flatnonzero(cells // width != cells % width)
         if differ.size:
             of_keys = here.take(pa.array(differ)).select(self.key)
             counted = of_keys.group_by(self.key).aggregate([([], "count_all")])
-            values = [counted.column(name).to_pylist() for name in self.key]
-            for *key, count in zip(*values, counted.column("count_all").to_pylist(), strict=True):
-                self.moved[tuple(key)] += count
+            for shown_key, count in zip(self._keys_of(counted), counted.column("count_all").to_pylist(), strict=True):
+                self.moved[shown_key] += count
             if len(self.moved) > _MOST_KEYS:
                 self.moved = Counter(dict(self.moved.most_common(_HELD_KEYS)))
+
+    def _keys_of(self, rows: pa.Table) -> list[tuple[Any, ...]]:
+        return list(zip(*(_shown(rows.column(name)) for name in self.key), strict=True))
 
     def cells(self) -> tuple[Cell, ...]:
         """The table, row by row; cells without records are left out."""

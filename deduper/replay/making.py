@@ -32,6 +32,7 @@ from deduper.replay.plan import Outline, Plan, PlannedPart, first_key, outline
 from deduper.replay.shuffle import sorted_slices, surveys_of
 from deduper.replay.slices import Cutting
 from deduper.sinks.staging import staging_home
+from deduper.sources.declared_columns import record_layout
 from deduper.spark.failures import raised_in_worker
 from deduper.spark.hdfs_login import LogsIn
 from deduper.units import counted
@@ -46,19 +47,39 @@ FOLDER = "_replay"
 PLAN = "plan"
 SLICE_BYTES = 32 << 20
 _NOTHING = "nothing is to be replayed: the source has no records in this range"
+_RECORDS, _HOME = "records", "home"
 
 
 def asked_for(config: Config, bounds: KeyRange) -> str:
-    """What a replay was asked for: one that is under way is continued only as it was begun."""
-    return json.dumps({"from": bounds.first, "to": bounds.end, "settings": settings_hash(config)})
+    """What a replay was asked for: one that is under way is continued only as it was begun.
+
+    `records`: what its slices have of each record for the ports. `home`: the folder that had its plan.
+    """
+    layout = record_layout(config)
+    records = [name for name, is_there in (("columns", layout.has_columns), ("sent", layout.are_sent)) if is_there]
+    asked = {"from": bounds.first, "to": bounds.end, "settings": settings_hash(config)}
+    return json.dumps({**asked, _RECORDS: records, _HOME: str(_home(config))})
+
+
+def _home(config: Config) -> Place:
+    return staging_home(config) / FOLDER
 
 
 def require_same_replay(root: Place, begun: Mapping[str, Any], config: Config, bounds: KeyRange) -> None:
-    """The replay that was begun in a store, and may be over, is the one that is asked for. Raises UsageError."""
-    if begun["asked"] != asked_for(config, bounds):
+    """The replay that was begun in a store, and may be over, is the one that is asked for. Raises UsageError.
+
+    Slices have what the ports of their time needed, and lie beside the first one. Another home is refused only if the
+    plan is not there and still counts: a store may have been moved, with its ports and the plan.
+    """
+    was, asked = json.loads(begun["asked"]), json.loads(asked_for(config, bounds))
+    others = {name for name, value in asked.items() if was[name] != value}
+    if _HOME in others and (begun["done"] == begun["of"] or (_home(config) / begun["plan"] / PLAN).exists()):
+        others.remove(_HOME)
+    if others:
+        what = "other ports" if others <= {_RECORDS, _HOME} else "another range or other rules"
         raise UsageError(
-            f"{root}: a replay with another range or other rules was begun in this store ({begun['asked']}): repeat it "
-            "as it was, or name another --out"
+            f"{root}: a replay with {what} was begun in this store ({begun['asked']}): repeat it as it was, or name "
+            "another --out"
         )
 
 
@@ -88,7 +109,7 @@ class Making:
     @property
     def home(self) -> Place:
         """The folder of the plans."""
-        return staging_home(self.config) / FOLDER
+        return _home(self.config)
 
     def planned(self) -> tuple[Plan, str, int]:
         """The plan, its name, and how many of its parts are judged.

@@ -96,10 +96,10 @@ class TimedReading:
     by_own_key: bool = False
 
     def __call__(self, task: ReadTask, part: TimedPart) -> PartRead:
-        """Spill the records of a part, in its sequence.
+        """Spill the records of a part, in its sequence. A file without order that has changed gives that as its fault.
 
         Raises:
-            FileMovedError: its file is not as it was surveyed.
+            FileMovedError: its file, which is in order, is not as it was surveyed.
             IntegrityError: its records are not in order any more.
         """
         clock = task.clock
@@ -107,7 +107,7 @@ class TimedReading:
             clock = replace(clock, latest=later(clock.latest, part.latest))
         task = replace(task, sequence=part.sequence, clock=clock)
         if isinstance(part.of, FileToRead) and not part.of.planned.is_ordered:
-            return read_file(cast(FileReading, self.reading), task, part.of.part)
+            return read_file(cast(FileReading, self.reading), task, part.of.part, takes_changed=False)
         taken = _Taken(self._batches(part.of, task.clock))
         receipt = spill(task, taken)
         noted = Noted(part.of.planned.rows) if isinstance(part.of, SliceToRead) else taken.noted

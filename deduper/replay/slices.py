@@ -20,12 +20,13 @@ from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.errors import IntegrityError, telling_where
-from deduper.replay.inputs import InputReading, ReplayInput
+from deduper.replay.inputs import InputReading, ReplayInput, moved
 from deduper.replay.keys import KeyRange, greatest_admitted
 from deduper.replay.plan import Cuts, PlannedSlice
 from deduper.replay.survey import records_in_range
 from deduper.tasks import layout
 from deduper.tasks.executors.steps import packed, unpacked
+from deduper.tasks.readers.file_parts import FileChanged, FileGone
 
 _KEY = "_replay_key"
 _BATCH_ROWS = 65_536
@@ -61,7 +62,10 @@ class Cutting:
         held: list[pa.RecordBatch] = []
         size = 0
         for one in inputs:
-            part = self.reading.part(one.number, one)
+            try:
+                part = self.reading.part(one.number, one)
+            except (FileChanged, FileGone) as exc:
+                raise moved(one.name, exc) from exc
             if part is None:
                 continue
             records = records_in_range(self.reading, self.bounds, part, self.cuts.inputs[one.number], self.clock)

@@ -6,19 +6,21 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
+
+from pydantic import PrivateAttr
 
 from bucket_store import failpoints
 from bucket_store.log.records import RebaseRecord
 from bucket_store.log.state import LogState
 from deduper.config.files import FilesSource
-from deduper.config.fingerprint import PayloadColumns
 from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import EventTimeExpiry, NoneSink, OrderedExpiry, SinksConfig, SourceConfig
 from deduper.dedup_column import DEDUP
 from deduper.errors import UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
+from deduper.payload import Leaf
 from deduper.seeding.source import (
     KnownByOrder,
     SeededFiles,
@@ -48,6 +50,15 @@ class SeedConfig(Config):
     """The configuration of a seed."""
 
     is_seed: ClassVar[bool] = True
+    _payload: tuple[Leaf, ...] | None = PrivateAttr(default=())
+
+    @property
+    def payload(self) -> tuple[Leaf, ...] | None:
+        """The job's: the input may have other columns.
+
+        Names do not choose it, since a column `a.b` and the field `b` of an object `a` have the same one.
+        """
+        return self._payload
 
 
 class OutputsConfig(SeedConfig):
@@ -74,24 +85,20 @@ def seed_config(config: Config, given: SeedInput) -> Config:
     expiry = config.expiry
     if isinstance(expiry, EventTimeExpiry | OrderedExpiry):
         expiry = expiry.model_copy(update={"max_jump": None})
+    # Files have no bytes of a topic's value.
+    has_payload = config.payload is not None or given.kind == "topic"
     made = config.model_copy(
         update={
             "source": _source(config, given),
             "expiry": expiry,
-            "fingerprint": _fingerprint(config, given),
+            "fingerprint": config.fingerprint if has_payload else "none",
             "sinks": SinksConfig(unique=_NOTHING, duplicate=_NOTHING, expired=_NOTHING, error=_NOTHING),
             "trigger": "available_now",
             "metrics": None,
         }
     )
-    return (OutputsConfig if given.is_of_outputs else SeedConfig).model_construct(**dict(made))
-
-
-def _fingerprint(config: Config, given: SeedInput) -> PayloadColumns | Literal["none", "value"]:
-    """The job's payload by its names: the input may have other columns. Files have no bytes of a topic's value."""
-    if config.payload is None:
-        return "value" if given.kind == "topic" else "none"
-    return PayloadColumns(columns=tuple(leaf.name for leaf in config.payload)) if config.payload else "none"
+    made_by = OutputsConfig if given.is_of_outputs else SeedConfig
+    return made_by.model_construct(**dict(made), _payload=config.payload if has_payload else ())
 
 
 def _source(config: Config, given: SeedInput) -> SourceConfig:

@@ -37,6 +37,7 @@ from deduper.sinks import plain_values
 from deduper.sinks.names import FinalName
 from deduper.tasks.port_formats import Format
 from deduper.tasks.row_files import errors_of, open_lines, parquet_file
+from deduper.text.written import json_lines
 
 _SAFE_TEXT = re.compile(r"[A-Za-z0-9 _.:,;@#=+-]+")
 """Signs that every writer of JSON writes as they are."""
@@ -284,7 +285,7 @@ def _parquet_rows_where(file: Place, field: str, wanted: Collection[str] | Colle
             values = batch.column(DEDUP).field(field)
             sought = pa.array(list(wanted)).cast(values.type)
             rows = np.flatnonzero(pc.is_in(values, sought).to_numpy(zero_copy_only=False))
-            taken = batch.take(pa.array(rows)).to_pylist()
+            taken = _python_rows(batch.take(pa.array(rows)))
             found += [_row(before + int(at), row) for at, row in zip(rows, taken, strict=True)]
             before += batch.num_rows
     return found
@@ -309,10 +310,32 @@ def _in_parquet(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
                 if rows.size:
                     whole = reader.read_row_group(number).take(pa.array(rows))
                     found += [
-                        _row(before + int(row), values) for row, values in zip(rows, whole.to_pylist(), strict=True)
+                        _row(before + int(row), values) for row, values in zip(rows, _python_rows(whole), strict=True)
                     ]
             before += group.num_rows
     return before, found
+
+
+def _python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows as Python has them; a value with a time beyond Python's `datetime` is as a row of a JSON port has it."""
+    columns = {name: _python_values(rows.column(name)) for name in rows.schema.names}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:
+        lines = json_lines(pa.table({"value": column}))
+        values = [_python_value(value, line.as_py()) for value, line in zip(column, lines, strict=True)]
+    return values
+
+
+def _python_value(value: pa.Scalar, line: str) -> Any:
+    try:
+        return value.as_py()
+    except OverflowError:
+        return json_of(line)["value"]
 
 
 def _row(number: int, values: dict[str, Any]) -> FoundRow:
@@ -336,7 +359,7 @@ def _may_be(statistics: parquet.Statistics | None, value: KeyValue) -> bool:
         return True
     try:
         return bool(statistics.min <= value <= statistics.max)
-    except TypeError:  # bounds in another form
+    except (TypeError, OverflowError):  # bounds in another form, or beyond Python's `datetime`
         return True
 
 

@@ -152,13 +152,16 @@ def _compared(record: Mapping[str, Any], leaf: Leaf) -> Any:
     value = _at(record, leaf)
     try:
         return _plain(value, leaf.kind)
-    except (ValueError, KeyError, ArithmeticError):  # written while the column had another type
+    except (ValueError, KeyError, TypeError, ArithmeticError):  # written while the column had another type
         return str(value)
 
 
 def _at(record: Any, leaf: Leaf) -> Any:
+    """The value of a leaf; where a value on its path is no object, that one: null, or of another type."""
     for name in leaf.path:
-        record = None if record is None else record.get(name)
+        if not isinstance(record, Mapping):
+            break
+        record = record.get(name)
     return record
 
 

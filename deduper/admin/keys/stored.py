@@ -36,20 +36,33 @@ from deduper.core.verdict import DUPLICATE_REASONS, Admission, TupleVerdict, fir
 from deduper.core.versions import version_digests
 from deduper.payload import MOST_VERSIONS
 from deduper.tasks.readers.declared import key_admissions
-from deduper.window.policy import FINGERPRINT, category_state, clock_rules, judge_rules, processing_point
+from deduper.window.policy import (
+    FINGERPRINT,
+    category_state,
+    clock_rules,
+    fingerprints_since,
+    judge_rules,
+    processing_point,
+)
 
 _WIDE = Context(prec=40)
+_SAME_PAYLOAD = np.ones(1, np.uint64)
+"""Stands for the fingerprint of a copy and, where it is known, of its first copy: a forecast is of one payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """One entry of a key in a live piece. `expiry` and `origin` are None where the store keeps none."""
+    """One entry of a key in a live piece. `expiry` and `origin` are None where the store keeps none.
+
+    `fingerprint`: that of its payload; 0 where it is unknown, or of another payload than the config's.
+    """
 
     window: int
     bucket: int
     piece: str
     expiry: int | float | None
     origin: int | None
+    fingerprint: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ class Forecaster:
         """
         config, state = self.config, self.state
         rules = judge_rules(config, state, self.wall_us)
-        rules = replace(rules, has_fingerprint=False, refuses_conflicts=False, most_versions=0)
+        rules = replace(rules, refuses_conflicts=False, most_versions=0)
         order = np.zeros(1, np.int64)
         admission = np.full(1, self.admission, np.uint8)
         keys, latest, has_latest, place = None, None, None, None
@@ -104,7 +117,7 @@ class Forecaster:
             else:
                 admission = batch_clock(clock, keys, admission)
         digests = np.array([self.digest], np.uint64)
-        rows = ShardRows(digests, order, admission, keys, latest, has_latest, place)
+        rows = ShardRows(digests, order, admission, keys, latest, has_latest, place, fingerprint=_SAME_PAYLOAD)
         outcome = judge_shard(rows, rules, state.next_window, self._find)
         verdict = TupleVerdict(int(outcome.verdict[0]))
         if verdict is TupleVerdict.DUPLICATE:
@@ -120,7 +133,8 @@ class Forecaster:
             return Matches(np.zeros(1, np.bool_), None, None, None)
         kind = np.float64 if self.config.expiry_key_scale.is_float else np.int64
         expiry: Expiries = np.array([newest.expiry or 0], kind)
-        return Matches(np.ones(1, np.bool_), expiry, None, None)
+        fingerprint = _SAME_PAYLOAD if newest.fingerprint else np.zeros(1, np.uint64)
+        return Matches(np.ones(1, np.bool_), expiry, None, None, fingerprint)
 
 
 def _placed(
@@ -175,6 +189,7 @@ def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, i
     shard = lo % settings["shards"]
     buckets = {hi % settings["expiry.buckets"]} if settings["expiry.by"] == "never" else None
     own = digests_of(store, (hi, lo))
+    since = None if store.config is None else fingerprints_since(store.config, store.log.state)
     entries = [
         StoredEntry(
             window=piece.first_window if found.window is None else int(found.window[row]),
@@ -182,6 +197,7 @@ def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, i
             piece=piece.name,
             expiry=None if found.expiry is None else found.expiry[row].item(),
             origin=None if found.origin is None else int(found.origin[row]),
+            fingerprint=0 if since is None else _fingerprint(found, row, since, piece),
         )
         for piece in store.log.state.pieces.get(shard, ())
         for found in _buckets_of(store, piece, buckets)
@@ -190,6 +206,11 @@ def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, i
         if row is not None
     ]
     return (hi, lo), shard, tuple(sorted(entries, key=lambda entry: entry.window))
+
+
+def _fingerprint(found: BucketEntries, row: int, since: int, piece: PieceRef) -> int:
+    """That of one entry, 0 where it does not count: `since` as `policy.fingerprints_since`."""
+    return int(found.chosen(slice(row, row + 1)).fingerprints_since(since, piece.first_window)[0])
 
 
 def key_digest(

@@ -126,20 +126,27 @@ def read_part(reading: PartReading[_P], task: ReadTask, part: _P) -> PartRead:
         return PartRead(away=str(exc))
 
 
-def read_file(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead:
-    """Spill the records of a file, or the one error tuple that stands for it."""
-    found = _records_or_fault(reading, task, part) if part.fault is None else part.fault
+def read_file(reading: FileReading, task: ReadTask, part: FilePart, *, takes_changed: bool = True) -> PartRead:
+    """Spill the records of a file, or the one error tuple that stands for it.
+
+    `takes_changed`: the records of a file that changed since it was listed are spilled as errors; else it has a fault.
+    """
+    found = _records_or_fault(reading, task, part, takes_changed) if part.fault is None else part.fault
     if isinstance(found, PartRead):
         return found
     tuples = reading.declared.error_tuple(part.ordinal << POSITION_BITS, found.admission, part.said(found.text))
     return PartRead(spill(task, iter([tuples])), Noted(1), found)
 
 
-def _records_or_fault(reading: FileReading, task: ReadTask, part: FilePart) -> PartRead | FileReason:
+def _records_or_fault(
+    reading: FileReading, task: ReadTask, part: FilePart, takes_changed: bool
+) -> PartRead | FileReason:
     try:
         try:
             return read_part(reading, task, part)
         except FileChanged:
+            if not takes_changed:
+                raise
             now = reading.part(part.ordinal, part.as_now())
             if now is None:
                 raise  # without rows

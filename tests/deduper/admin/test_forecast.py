@@ -15,10 +15,11 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.local import local_place
 from deduper.admin.keys.stored import CopyForecast, category_of, new_category, stored_key
-from deduper.admin.open_store import OpenStore
+from deduper.admin.open_store import OpenStore, open_store
 from deduper.core.categories import CategoryState
 from deduper.testing import Row
 from tests.deduper.small_service import BEGIN_US, SECOND, Process, Trial, World, machine_of
+from tests.deduper.window.test_conflicts import job, put, record
 from tests.deduper.window.test_state_machine import trials
 from tests.tiers import examples
 
@@ -91,6 +92,27 @@ def judged(by: str, data: st.DataObject) -> str:
             (((port, reason, _),),) = world.judged[max(world.judged)].answers
             assert (forecast.verdict, forecast.reason) == (port, reason)
             return port
+
+
+def test_a_copy_of_a_key_without_a_known_payload_is_foretold_as_unknown(tmp_path: Path) -> None:
+    """Its first copy came before `fingerprint`, or before the one of now; that of the other key counts."""
+    one = job(tmp_path, fingerprint="none")
+    for name, fingerprint in (("a", "none"), ("b", {"columns": ["note"]}), ("c", "all")):
+        one.sections["fingerprint"] = fingerprint
+        put(one, name, [record(name)])
+        one.run()
+    store = open_store(str(one.config_file))
+    foretold = [(forecast.verdict, forecast.reason) for key in "abcd" for forecast in stored_key(store, (key,)).next]
+    put(one, "d", [record(key) for key in "abcd"])
+    one.run()
+    rows = [row for port in ("duplicate", "unique") for row in one.rows(port) if row["_dedup"]["window"] == 3]
+    assert foretold == [
+        ("duplicate", "unknown"),
+        ("duplicate", "unknown"),
+        ("duplicate", "earlier_window"),
+        ("unique", ""),
+    ]
+    assert [(row["_dedup"]["verdict"], row["_dedup"]["reason"] or "") for row in rows] == foretold
 
 
 def test_the_category_of_a_place_is_known_while_it_is_live_or_known_as_dropped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +15,9 @@ from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import RebaseRecord
 from deduper.config.model import Config
-from deduper.errors import IntegrityError
+from deduper.errors import IntegrityError, UsageError
 from deduper.replay.keys import KeyRange
-from deduper.replay.making import PLAN, Making, asked_for, read_plan
+from deduper.replay.making import PLAN, Making, asked_for, read_plan, require_same_replay
 from deduper.window.completeness import REPLAY
 from tests.deduper.published_store import WALL_US, PublishedStore
 
@@ -86,6 +87,27 @@ def test_what_earlier_runs_have_left_is_removed(claim: Callable[[], _Process]) -
     with pytest.raises(_Surveyed):
         owner.making().planned()
     assert {entry.name for entry in owner.making().home.entries()} == others
+
+
+def test_a_replay_goes_on_as_it_was_begun(claim: Callable[[], _Process]) -> None:
+    """Where its plan lies no longer counts once all is judged."""
+    process = claim()
+    asked = json.loads(asked_for(process.config, KeyRange()))
+
+    def require(asked: dict[str, Any], done: int = 0) -> None:
+        begun = {"plan": "12345678-000001", "done": done, "of": 1, "asked": json.dumps(asked)}
+        require_same_replay(process.log.root, begun, process.config, KeyRange())
+
+    require(asked)
+    require({**asked, "home": "/elsewhere"}, done=1)
+    for other, match in (
+        ({**asked, "from": 1}, "another range or other rules"),
+        ({**asked, "from": 1, "records": []}, "another range or other rules"),
+        ({**asked, "records": ["columns", "sent"]}, "other ports"),
+        ({**asked, "home": "/elsewhere"}, "other ports"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            require(other)
 
 
 def test_a_plan_that_is_gone_is_named(claim: Callable[[], _Process]) -> None:

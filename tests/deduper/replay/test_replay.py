@@ -22,10 +22,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
-from deduper.errors import UsageError
+from deduper.config.sections import PORTS
+from deduper.errors import IntegrityError, UsageError
 from deduper.replay import run as run_module
 from deduper.replay.compare import Comparison, compare, plan_comparison
 from deduper.replay.inputs import FileMovedError
@@ -250,6 +252,61 @@ def test_a_comparison_is_two_replays_record_by_record(
     assert compared().cells == found.cells
 
 
+def test_compared_keys_of_all_types_are_shown(new_job: Callable[..., Job]) -> None:
+    """Those that JSON has no value for as texts, and times of any year, where `datetime` has none."""
+    expiry = {"by": "ordered", "field": "t", "period": 100, "span": 10, "lookup": "all_live"}
+    kinds = [
+        "at timestamp",
+        "wall timestamp_ntz",
+        "day date",
+        "price decimal(10,2)",
+        "raw binary",
+        "x double",
+        "b boolean",
+    ]
+    names = [kind.split()[0] for kind in kinds]
+    settings = {"source": {"schema": ", ".join([*kinds, "t long"])}, "key": names, "null_keys": "allow"}
+    job = new_job(expiry=expiry, store={"url": "file:state", "shards": 2}, **settings)
+    keys: list[list[Any]] = [
+        ["2024-01-06T00:00:00Z", "2024-01-06T00:00:00", "2024-01-06", 1.5, "/wA=", "NaN", True],
+        ["+20000-01-01T00:00:00Z", "+20000-01-01T00:00:00", "+20000-01-01", -1, "", 0.5, False],
+        [None] * len(names),
+    ]
+    for key in keys:
+        row = {name: value for name, value in zip(names, key, strict=True) if value is not None}
+        job.add_records([{**row, "t": 1}, {**row, "t": 50}])
+    job.add_records([{"b": True, "t": 40}])  # moves the clock
+    other = Job(job.directory, job.session, {**job.settings, "expiry": {**expiry, "period": 20}}).config
+    found = compare(job.config, other, Asked(job.directory / "compared"), session=job.session)
+    shown: list[list[Any]] = [
+        ["2024-01-06T00:00:00Z", "2024-01-06T00:00:00", "2024-01-06", "1.50", "0xff00", "nan", True],
+        ["568971820800000000us", "568971820800000000us", "+20000-01-01", "-1.00", "0x", 0.5, False],
+        [None] * len(names),
+    ]
+    (moved,) = [cell for cell in found.cells if cell.here != cell.there]
+    assert [list(one["key"].values()) for one in moved.samples] == shown
+    answer = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert sorted(map(repr, answer["keys"])) == sorted(
+        repr({"key": dict(zip(names, key, strict=True)), "records": 1}) for key in shown
+    )
+
+
+def test_a_comparison_without_files_counts_nothing(new_job: Callable[..., Job]) -> None:
+    """A user may clear both folders; rows of one side alone are an error."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    asked = Asked(job.directory / "compared")
+    for cleared in ("", "here", "there"):
+        for path in (job.directory / "compared" / cleared).glob("*/*.parquet") if cleared else ():
+            path.unlink()
+        refusal = (
+            pytest.raises(IntegrityError, match="other records") if cleared == "here" else contextlib.nullcontext()
+        )
+        with refusal:
+            found = compare(job.config, job.config, asked, session=job.session)
+            assert sum(cell.records for cell in found.cells) == (0 if cleared else 8 * A_DAY)
+
+
 def test_rules_over_other_records_are_not_compared(new_job: Callable[..., Job]) -> None:
     """One schema, one order of time: else the same record is another one there."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
@@ -340,6 +397,48 @@ def test_a_file_that_changes_before_it_is_read_stops_the_replay(
     (job.directory / "aside").rename(last)
     assert replayed(job).is_over
     assert len(ports(job)) == 4 * A_DAY
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_file_without_times_that_changes_stops_the_replay(
+    is_gone: bool, new_job: Callable[..., Job], kill: Callable[[str], None]
+) -> None:
+    """It had no place in time, and its new records may have one: they are no errors."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    grows = job.add_file(["service starts"], "log.json")
+    job.add_file(lines(days()["A", 0]), "A-0.json")
+    kill("replay.begun")
+    with pytest.raises(Killed):
+        replayed(job)
+    kill("")
+    grows.rename(job.directory / "aside")
+    if not is_gone:
+        grows.write_text("".join(f"{line}\n" for line in ["service starts", *lines(days()["A", 1])]))
+    for _ in range(2):
+        with pytest.raises(FileMovedError, match=r"log\.json"):
+            replayed(job)
+    (job.directory / "aside").rename(grows)
+    assert replayed(job).judged == {"unique": A_DAY, "duplicate": 0, "expired": 0, "error": 1}
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_file_of_columns_that_changes_before_it_is_sorted_stops_the_replay(
+    is_gone: bool, new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its footer is read again for the sorting."""
+    job = new_job(source={**SCHEMA, "file_format": "parquet"}, key="id", expiry=EVENTS)
+    mixed_parquet(job)
+    path = sorted((job.directory / "in").iterdir())[0]
+
+    def hit(name: str) -> None:
+        if name == "replay.surveyed" and is_gone:
+            path.unlink()
+        elif name == "replay.surveyed":
+            os.utime(path, (1, 1))
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+    with pytest.raises(FileMovedError, match=path.name):
+        replayed(job)
 
 
 def test_records_of_the_future_come_last(new_job: Callable[..., Job]) -> None:
@@ -541,6 +640,39 @@ def test_another_range_is_another_replay(new_job: Callable[..., Job], kill: Call
                 act(shorter, Asked(job.directory / "replayed"))
         assert replayed(job).is_over
         assert plan_replay(job.config, Asked(job.directory / "replayed")).is_over
+
+
+def test_other_ports_are_another_replay(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
+    """Its slices have what those of its begin need, and lie beside the first one; put back, it goes on."""
+    none = {port: {"format": "none"} for port in PORTS}
+    two = {port: {"format": "parquet", "path": f"out/{port}"} for port in ("duplicate", "error")}
+    unique = {"unique": {"format": "parquet", "path": "out/unique"}}
+    for name, begun in (("without", none), ("two", {**none, **two})):
+        job = new_job(name, source=SCHEMA, key="id", expiry=EVENTS, sinks=begun)
+        one_after_the_other(job)
+        kill("replay.begun")
+        with pytest.raises(Killed):
+            replayed(job)
+        kill("")
+        more = Job(job.directory, job.session, {**job.settings, "sinks": {**begun, **unique}})
+        for act in (plan_replay, partial(replay, session=job.session)):
+            with pytest.raises(UsageError, match=r"replay with other ports .*_replay.*: repeat it as it was"):
+                act(more.config, Asked(job.directory / "replayed"))
+        assert replayed(job).is_over
+
+
+def test_a_replay_whose_folder_was_moved_goes_on(new_job: Callable[..., Job], kill: Callable[[str], None]) -> None:
+    """Its plan and slices have moved with its ports."""
+    job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
+    one_after_the_other(job)
+    kill("replay.begun")
+    with pytest.raises(Killed):
+        replayed(job)
+    kill("")
+    (job.directory / "replayed").rename(job.directory / "moved")
+    for _ in range(2):
+        report = replay(job.config, Asked(job.directory / "moved"), session=job.session)
+        assert (report.is_over, sum(report.judged.values())) == (True, 8 * A_DAY)
 
 
 def test_files_of_other_times_have_not_come_since(new_job: Callable[..., Job]) -> None:

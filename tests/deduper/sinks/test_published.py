@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import date
 from pathlib import Path
 from typing import get_args
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bucket_store.places.local import local_place
 from bucket_store.places.new_file import FileWriter
+from deduper.columns import parse_columns
 from deduper.config.files import FileSink
 from deduper.errors import IntegrityError
 from deduper.sinks.names import Attempt, FinalName, final_name
-from deduper.sinks.published import csv_texts, format_of, published_files, said_of_rows
+from deduper.sinks.published import (
+    SoughtKey,
+    csv_texts,
+    find_rows,
+    format_of,
+    published_files,
+    rows_where,
+    said_of_rows,
+)
 from deduper.tasks.port_formats import ENDINGS, Format
 from deduper.tasks.row_files import RowFormats, rows_of
 
@@ -64,6 +75,31 @@ def test_texts_of_csv(tmp_path: Path) -> None:
     assert batch.to_pylist() == [{"n": 1, "m": None}, {"n": 2, "m": None}]
     file.local.write_text("")
     assert csv_texts(file, ["k"]) == {"k": []}
+
+
+def test_times_beyond_pythons_are_read_as_a_json_port_has_them(tmp_path: Path) -> None:
+    """Of columns, of lists, of `_dedup`, and in the bounds of a row group; the values beside them are Python's own."""
+    file = local_place(tmp_path / "a.parquet")
+    days = pa.array([19_000, 5_000_000, None], pa.int32()).view(pa.date32())
+    times = pa.array([0, 1, 300_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    expiry = pa.array([0, -300_000_000_000_000_000, None], pa.timestamp("us", "UTC"))
+    reasons = pa.array(["conflict", "conflict", "unknown"])
+    first = pa.StructArray.from_arrays([pa.array([7, 8, 9]), expiry], ["window", "expiry"])
+    dedup = pa.StructArray.from_arrays([reasons, first], ["reason", "first_seen"])
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], days)
+    rows = pa.table({"d": days, "t": times, "l": lists, "b": [b"x", b"y", b"z"], "_dedup": dedup})
+    parquet.write_table(rows, file.local)
+    columns = parse_columns("d date, t timestamp, l array<date>, b binary")
+
+    near, far = rows_where(file, columns, "reason", ["conflict"])
+    assert (near.record["d"], near.record["l"], near.record["b"]) == (date(2022, 1, 8), [date(2022, 1, 8)], b"x")
+    assert near.record["t"].isoformat() == near.dedup["first_seen"]["expiry"].isoformat() == "1970-01-01T00:00:00+00:00"
+    assert (far.record["d"], far.record["l"], far.record["b"]) == ("+15659-07-15", ["+15659-07-15"], b"y")
+    assert far.dedup == {"reason": "conflict", "first_seen": {"window": 8, "expiry": "-7537-05-18T18:40:00.000000Z"}}
+
+    assert find_rows(file, SoughtKey(columns[:1], (date(2022, 1, 8),)), columns) == (3, [near])
+    (last,) = find_rows(file, SoughtKey(columns[:1], (None,)), columns)[1]
+    assert (last.record["d"], last.record["t"]) == (None, "+11476-08-15T05:20:00.000000Z")
 
 
 def test_the_files_of_a_store_in_a_folder(tmp_path: Path) -> None:

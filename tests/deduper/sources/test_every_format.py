@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
+from deduper.admin.open_store import open_store
 from deduper.config.files import FilesSource
 from deduper.config.kafka.sections import KafkaValue
 from deduper.config.sections import PORTS
@@ -47,3 +50,25 @@ def test_a_format_is_read_and_its_errors_are_explained(form: str, tmp_path: Path
     assert (error["_dedup"]["reason"], error["_dedup"]["raw"]) == ("malformed", bad)
     assert error["_dedup"]["detail"]
     assert list(would_be_errors(job.config, "source", "lines", [bad.encode()]))
+
+
+@pytest.mark.parametrize("fingerprint", ["none", "all"])
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_record_is_malformed_whatever_the_job_needs_of_it(form: str, fingerprint: str, tmp_path: Path) -> None:
+    """No port has its columns, and they are no part of the payload: a seed reads so what its job has judged."""
+    source = {"format": "files", "path": "in", "file_format": form, "schema": "id string, n int, t string"}
+    sinks = {port: {"format": "none"} for port in PORTS}
+    rules = {"key": "id", "expiry": {"by": "never"}, "fingerprint": fingerprint}
+    job = PlainJob(tmp_path / "job", {"source": source, "sinks": sinks, **rules})
+    rows = [(b"a", 1, b"t"), (b"b", 5_000_000_000, b"t"), (b"c", 3, b"\xff"), (b"d", 4, b"t")]
+    lines = {"json": b'{"id":"%b","n":%d,"t":"%b"}', "csv": b"%b,%d,%b"}
+    if form == "parquet":
+        kinds = (pa.binary(), pa.int64(), pa.binary())
+        columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+        parquet.write_table(pa.table(columns, ["id", "n", "t"]), job.root / "in" / "rows.parquet")
+    else:
+        (job.root / "in" / "rows").write_bytes(b"".join(lines[form] % row + b"\n" for row in rows))
+    job.run()
+    state = open_store(str(job.config_file)).log.state
+    assert state.totals == {"unique": 2, "duplicate": 0, "expired": 0, "error": 2}
+    assert state.reason_totals == {"malformed": 1, "invalid_utf8": 1}

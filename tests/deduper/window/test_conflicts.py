@@ -17,13 +17,15 @@ from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import decode_piece
-from deduper.admin.keys.conflicts import ConflictReport, conflicts_of
+from deduper.admin.keys.conflicts import ConflictReport, conflicts_of, differing
 from deduper.admin.keys.explain import explain
 from deduper.admin.move.forget import forget
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from deduper.cli.views.contents import render_conflicts, render_explanation
+from deduper.columns import parse_columns
 from deduper.errors import UsageError
+from deduper.payload import leaves
 from deduper.seeding.reading import seed_config
 from deduper.seeding.run import plan_seed
 from deduper.seeding.source import SeedInput
@@ -253,6 +255,47 @@ def test_people_see_keys_and_columns(form: str, on_conflict: str, tmp_path: Path
         conflicts_of(open_store(str(one.config_file)))
 
 
+@pytest.mark.parametrize(
+    ("now", "one", "other"),
+    [
+        ("o struct<a: int>", "x", "y"),
+        ("o struct<a: struct<b: int>>", {"a": "x"}, {"a": "y"}),
+        ("o array<double>", 1.5, 2.5),
+        ("o array<struct<a: int>>", [1], [2]),
+        ("o map<string, int>", 1, 2),
+        ("o map<string, int>", [1], [2]),
+        ("o int", {"a": 1}, {"a": 2}),
+    ],
+)
+def test_values_of_before_another_type_are_compared(now: str, one: Any, other: Any) -> None:
+    """A column got another type after the rows were written."""
+    payload = tuple(leaves(parse_columns(now)))
+    assert differing(payload, {"o": one}, {"o": other}) == tuple(leaf.name for leaf in payload)
+    assert differing(payload, {"o": one}, {"o": one}) == ()
+
+
+def test_a_field_of_another_type_leaves_its_neighbours_alone() -> None:
+    """Only the field that differs is named, not all of its object."""
+    payload = tuple(leaves(parse_columns("o struct<a: struct<b: int>, c: int>")))
+    assert differing(payload, {"o": {"a": "x", "c": 1}}, {"o": {"a": "x", "c": 2}}) == ("o.c",)
+
+
+def test_a_date_beyond_pythons_is_shown_and_compared(tmp_path: Path) -> None:
+    """A Parquet port holds it, and the file is sound."""
+    source = {"format": "files", "path": "in", "file_format": "parquet", "schema": "id string, d date"}
+    one = job(tmp_path, source=source, fingerprint="all")
+    days = pa.array([5_000_000, 5_000_001], pa.int32()).view(pa.date32())
+    parquet.write_table(pa.table({"id": ["a", "a"], "d": days}), tmp_path / "in" / "1.parquet")
+    one.run()
+    store = open_store(str(one.config_file))
+    assert conflicts_of(store).columns == {"d": 1}
+    copies = explain(store, ("a",)).copies
+    assert [(copy.record, copy.differs) for copy in copies] == [
+        ({"d": "+15659-07-15"}, ()),
+        ({"d": "+15659-07-16"}, ("d",)),
+    ]
+
+
 def test_off_nothing_is_kept(tmp_path: Path) -> None:
     """No column in pieces or ports, no note in the log."""
     one = job(tmp_path, fingerprint="none")
@@ -325,6 +368,16 @@ def test_a_seed_has_the_jobs_payload(form: str, tmp_path: Path) -> None:
             SeedInput("files", str(one.root / "out" / "unique"), is_of_outputs=True),
         ):
             assert seed_config(config, given).payload_identity == config.payload_identity
+
+
+def test_a_seed_has_the_payload_where_two_parts_have_one_name(tmp_path: Path) -> None:
+    """A column `a.b` beside the field `b` of an object `a`: both are compared."""
+    source = {"format": "files", "path": "in", "file_format": "json"}
+    one = job(tmp_path, source=source | {"schema": "id string, `a.b` string, a struct<b: string>"}, fingerprint="all")
+    config = one.config
+    assert config.payload is not None
+    assert [leaf.path for leaf in config.payload] == [("a.b",), ("a", "b")]
+    assert seed_config(config, SeedInput("files", str(tmp_path / "in"))).payload == config.payload
 
 
 @pytest.mark.parametrize("expiry", [{"by": "never"}, ALL_LIVE | {"lookup": "own_bucket"}])

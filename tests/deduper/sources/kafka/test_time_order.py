@@ -138,7 +138,7 @@ def test_an_idle_partition_holds_the_others_for_ten_seconds() -> None:
 
 
 def test_a_partition_that_was_at_its_end_has_the_progress_of_what_comes(tmp_path: Path) -> None:
-    """A producer is back after an outage, with more than is small: it does not hold the others by what it had before."""
+    """A producer is back after an outage with more than is small: it holds no others by what it had before."""
     brokers = Brokers()
     quiet, busy = brokers.add(0, hours(48, 40, 8)), brokers.add(1, hours(47, 10, 3000))
     batches, cluster = behind(tmp_path, brokers, max_offsets_per_batch=100)
