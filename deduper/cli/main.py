@@ -51,7 +51,6 @@ def main() -> None:
     """The `deduper` command."""
     compiles = logging.getLogger("bucket_store.compiled")
     compiles.handlers = [_Plain()]
-    compiles.setLevel(logging.INFO)
     try:
         app()
     except SystemExit as end:

@@ -259,9 +259,9 @@ class StagedRows:
     def __init__(self, session: SparkSession, config: QueryConfig, schema: StructType) -> None:
         self.session = session
         # Parquet has no column without a type.
-        self._types = {one.name: arrow_of(one.dataType) for one in schema if not isinstance(one.dataType, NullType)}
         self._untyped = [column.name for column in schema if isinstance(column.dataType, NullType)]
         typed = [StructField(one.name, one.dataType) for one in schema if one.name not in self._untyped]
+        self._types = {one.name: arrow_of(one.dataType) for one in typed}
         self._order = [one.name for one in schema]
         self._schemas = {}
         for port in PORTS:
@@ -285,11 +285,12 @@ class StagedRows:
         """
         for output in outputs:
             rows = f"{output.rows:,} rows of port {output.port} are committed in window {window}"
-            if not open_place(output.staged).exists():
+            file = open_place(output.staged)
+            if not file.exists():
                 raise IntegrityError(
                     f"{output.staged}: {rows} and perhaps not used, and their file is gone: bring it back; {_OR_FINISH}"
                 )
-            now, staged = self._types, _types_of(open_place(output.staged))
+            now, staged = self._types, _types_of(file)
             differing = [
                 f"{name} ({staged.get(name, 'absent')} then, {now.get(name, 'absent')} now)"
                 for name in sorted({*now, *staged})

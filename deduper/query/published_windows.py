@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import parquet
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import DayTimeIntervalType, StructType
 
@@ -36,6 +35,7 @@ from deduper.config.sections import PORTS
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks.names import PUBLISHED, FinalName, is_data_file
 from deduper.spark.types import arrow_of
+from deduper.tasks.row_files import parquet_file
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
@@ -193,10 +193,10 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
 
 def _rows(file: _File, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     place = open_place(file.place)
-    source = pa.memory_map(str(place.local)) if place.is_local else pa.BufferReader(place.read())
-    for batch in parquet.ParquetFile(source).iter_batches(_BATCH_ROWS):
-        columns = [_column(batch, wanted, place) for wanted in schema]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    with parquet_file(place) as file_of_rows:
+        for batch in file_of_rows.iter_batches(_BATCH_ROWS):
+            columns = [_column(batch, wanted, place) for wanted in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _column(batch: pa.RecordBatch, wanted: pa.Field, file: Place) -> pa.Array:

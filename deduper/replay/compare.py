@@ -27,11 +27,10 @@ from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError, UsageError
-from deduper.replay.making import FOLDER, Twin
+from deduper.replay.making import Twin, home_of
 from deduper.replay.run import ReplayReport, plan_file, plan_replays, replay
 from deduper.replay.settings import Asked, replay_config
 from deduper.sinks.published import published_files
-from deduper.sinks.staging import staging_home
 from deduper.sources.open import session_settings
 from deduper.spark.session import end_session, start_session
 from deduper.tasks.row_files import parquet_file
@@ -176,7 +175,7 @@ def compare(
     for of_here, of_there in _windows(replay_config(here, asked_here), replay_config(there, asked_there), found.key):
         found.add(of_here, of_there)
     for one, given_to in ((here, asked_here), (there, asked_there)):
-        (staging_home(replay_config(one, given_to)) / FOLDER).remove_tree()
+        home_of(replay_config(one, given_to)).remove_tree()
     return Comparison(first, second, found.cells(), found.keys())
 
 

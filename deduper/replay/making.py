@@ -42,7 +42,7 @@ from deduper.window.progress import PROGRESS
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "_replay"
+_FOLDER = "_replay"
 """Beside the rows of the first file port, or in the store: folders of plans, with their slices."""
 PLAN = "plan"
 SLICE_BYTES = 32 << 20
@@ -58,11 +58,12 @@ def asked_for(config: Config, bounds: KeyRange) -> str:
     layout = record_layout(config)
     records = [name for name, is_there in (("columns", layout.has_columns), ("sent", layout.are_sent)) if is_there]
     asked = {"from": bounds.first, "to": bounds.end, "settings": settings_hash(config)}
-    return json.dumps({**asked, _RECORDS: records, _HOME: str(_home(config))})
+    return json.dumps({**asked, _RECORDS: records, _HOME: str(home_of(config))})
 
 
-def _home(config: Config) -> Place:
-    return staging_home(config) / FOLDER
+def home_of(config: Config) -> Place:
+    """The folder of the plans and slices of a replay of this configuration."""
+    return staging_home(config) / _FOLDER
 
 
 def require_same_replay(root: Place, begun: Mapping[str, Any], config: Config, bounds: KeyRange) -> None:
@@ -73,7 +74,7 @@ def require_same_replay(root: Place, begun: Mapping[str, Any], config: Config, b
     """
     was, asked = json.loads(begun["asked"]), json.loads(asked_for(config, bounds))
     others = {name for name, value in asked.items() if was[name] != value}
-    if _HOME in others and (begun["done"] == begun["of"] or (_home(config) / begun["plan"] / PLAN).exists()):
+    if _HOME in others and (begun["done"] == begun["of"] or (home_of(config) / begun["plan"] / PLAN).exists()):
         others.remove(_HOME)
     if others:
         what = "other ports" if others <= {_RECORDS, _HOME} else "another range or other rules"
@@ -109,7 +110,7 @@ class Making:
     @property
     def home(self) -> Place:
         """The folder of the plans."""
-        return _home(self.config)
+        return home_of(self.config)
 
     def planned(self) -> tuple[Plan, str, int]:
         """The plan, its name, and how many of its parts are judged.

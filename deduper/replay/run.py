@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -26,12 +26,11 @@ from deduper.replay.estimate import Estimate, MeasuredRate, Sample, estimated, m
 from deduper.replay.files import ReplayFiles, source_files
 from deduper.replay.inputs import InputReading, LostOffsets, ReplayFile, ReplayInput, ReplayInputs, ReplayRange
 from deduper.replay.keys import KeyRange
-from deduper.replay.making import FOLDER, PLAN, Making, Twin, read_plan, require_same_replay
+from deduper.replay.making import PLAN, Making, Twin, home_of, read_plan, require_same_replay
 from deduper.replay.settings import Asked, Order, bounds_of, order_of, replay_config
 from deduper.replay.source import ReplaySource
 from deduper.service.job import Opened, run
 from deduper.service.stop import Stop
-from deduper.sinks.staging import staging_home
 from deduper.sources.declared_columns import file_reading
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER as SOURCE_FOLDER
@@ -141,7 +140,10 @@ def _plan(
     order = order_of(config, asked)
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
     own = replay_config(config, asked)
-    state, is_over = _found(own)
+    log: CommitLog | None = None
+    with suppress(StoreMissingError):
+        log = CommitLog.open(own.store.place)
+    state = LogState() if log is None else log.state
     begun = state.extra.get(REPLAY)
     if begun is not None:
         require_same_replay(own.store.place, begun, own, bounds)
@@ -152,10 +154,10 @@ def _plan(
         order=order,
         store=own.store.url,
         outputs={port: getattr(sink, "url", None) or sink.format for port, sink in own.sinks.items()},
-        sorts_in=str(staging_home(own) / FOLDER),
+        sorts_in=str(home_of(own)),
         windows=state.next_window,
         judged=dict(state.totals) if state.next_window else {},
-        is_over=is_over,
+        is_over=log is not None and _is_over(log),
         is_begun=begun is not None,
         # A store elsewhere may be away, and its job may run on other machines.
         rate=measured_rate(one.store.place for one in (own, config) if one.store.is_local),
@@ -206,14 +208,9 @@ def _of_kept_plan(report: ReplayReport, config: Config) -> ReplayReport:
     return _of_plan(report, config)
 
 
-def _found(config: Config) -> tuple[LogState, bool]:
-    """The state of the replay's store; and whether all is judged, and published too: a kill may fall between."""
-    try:
-        log = CommitLog.open(config.store.place)
-    except StoreMissingError:
-        return LogState(), False
-    state = log.state
-    return state, REPLAY in state.extra and not replay_is_open(state) and not unpublished(log)
+def _is_over(log: CommitLog) -> bool:
+    """Whether all is judged, and published too: a kill may fall between."""
+    return REPLAY in log.state.extra and not replay_is_open(log.state) and not unpublished(log)
 
 
 def replay(
@@ -248,8 +245,9 @@ def replay(
         opening = _Opening(bounds, clock(), slice_bytes, window_bytes, twin)
         shown = opening.with_rows_left(on_progress)
         summary = run(own, once=True, on_progress=shown, session=session, clock=clock, opened=opening)
-    state, is_over = _found(own)
-    is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or is_over)
+    log = CommitLog.open(own.store.place)
+    state = log.state
+    is_over = summary.stopped_by == "drained" and (planned.order == "arrival" or _is_over(log))
     report = replace(planned, windows=state.next_window, judged=dict(state.totals), is_over=is_over)
     if REPLAY in state.extra and not isinstance(own.source, FilesSource):
         report = _of_plan(report, own)
@@ -325,7 +323,7 @@ class _Opening:
 def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | None) -> ReplayReport:
     """Remove the plan, write the page, and count what is in the source and was not judged."""
     source = config.source
-    begun = _found(config)[0].extra.get(REPLAY)
+    begun = CommitLog.open(config.store.place).state.extra.get(REPLAY)
     planned: set[str] | None = set()
     if begun is not None and isinstance(source, FilesSource):
         # Files without a record of the range are in no window.
@@ -334,7 +332,7 @@ def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | N
         elif asked.start is not None or asked.end is not None:
             planned = None
     if begun is not None and twin is None:
-        home = staging_home(config) / FOLDER
+        home = home_of(config)
         (home / begun["plan"]).remove_tree()
         if not home.entries():
             home.remove_tree()
@@ -356,7 +354,7 @@ def _finished(config: Config, asked: Asked, report: ReplayReport, twin: Twin | N
 
 def plan_file(config: Config) -> Place:
     """The file of the plan of a replay that was begun in the store of this configuration."""
-    return staging_home(config) / FOLDER / str(_found(config)[0].extra[REPLAY]["plan"]) / PLAN
+    return home_of(config) / str(CommitLog.open(config.store.place).state.extra[REPLAY]["plan"]) / PLAN
 
 
 def _page(config: Config, path: Path) -> str:

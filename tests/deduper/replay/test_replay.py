@@ -60,6 +60,14 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return killing(monkeypatch)
 
 
+def killed_at(point: str, job: Job, kill: Callable[[str], None]) -> None:
+    """A replay of the job dies there; the next one does not."""
+    kill(point)
+    with pytest.raises(Killed):
+        replayed(job)
+    kill("")
+
+
 # The case of the issue: two collectors, four days, one after the other.
 
 SCHEMA = {"schema": "id string, ts timestamp"}
@@ -361,10 +369,7 @@ def test_the_last_window_is_published_if_it_dies_before_that(
     """All is judged then, and the rows of the ports are staged: the same command publishes them. Of two stores too."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
     one_after_the_other(job)
-    kill(point)
-    with pytest.raises(Killed):
-        replayed(job)
-    kill("")
+    killed_at(point, job, kill)
     report = replayed(job)
     assert (report.is_over, len(ports(job))) == (True, 8 * A_DAY)
     asked = Asked(job.directory / "compared")
@@ -385,10 +390,7 @@ def test_a_file_that_changes_before_it_is_read_stops_the_replay(
     for day in range(3):
         job.add_file(lines(days()["A", day]), f"A-{day}.json")
     job.add_file(lines(days()["B", 0]), "B-0.json")
-    kill("replay.begun")
-    with pytest.raises(Killed):
-        replayed(job)
-    kill("")
+    killed_at("replay.begun", job, kill)
     (job.directory / "in" / "B-0.json").unlink()
     last = job.directory / "in" / "A-2.json"
     last.rename(job.directory / "aside")
@@ -407,10 +409,7 @@ def test_a_file_without_times_that_changes_stops_the_replay(
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
     grows = job.add_file(["service starts"], "log.json")
     job.add_file(lines(days()["A", 0]), "A-0.json")
-    kill("replay.begun")
-    with pytest.raises(Killed):
-        replayed(job)
-    kill("")
+    killed_at("replay.begun", job, kill)
     grows.rename(job.directory / "aside")
     if not is_gone:
         grows.write_text("".join(f"{line}\n" for line in ["service starts", *lines(days()["A", 1])]))
@@ -625,10 +624,7 @@ def test_another_range_is_another_replay(new_job: Callable[..., Job], kill: Call
     """One that is under way is continued as it was begun."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
     one_after_the_other(job)
-    kill("window.7.checkpoint")
-    with pytest.raises(Killed):
-        replayed(job)
-    kill("")
+    killed_at("window.7.checkpoint", job, kill)
     for _ in ("under way", "over"):
         with pytest.raises(UsageError, match="another range or other rules"):
             replayed(job, start="2024-01-07T00:00:00Z")
@@ -650,10 +646,7 @@ def test_other_ports_are_another_replay(new_job: Callable[..., Job], kill: Calla
     for name, begun in (("without", none), ("two", {**none, **two})):
         job = new_job(name, source=SCHEMA, key="id", expiry=EVENTS, sinks=begun)
         one_after_the_other(job)
-        kill("replay.begun")
-        with pytest.raises(Killed):
-            replayed(job)
-        kill("")
+        killed_at("replay.begun", job, kill)
         more = Job(job.directory, job.session, {**job.settings, "sinks": {**begun, **unique}})
         for act in (plan_replay, partial(replay, session=job.session)):
             with pytest.raises(UsageError, match=r"replay with other ports .*_replay.*: repeat it as it was"):
@@ -665,10 +658,7 @@ def test_a_replay_whose_folder_was_moved_goes_on(new_job: Callable[..., Job], ki
     """Its plan and slices have moved with its ports."""
     job = new_job(source=SCHEMA, key="id", expiry=EVENTS)
     one_after_the_other(job)
-    kill("replay.begun")
-    with pytest.raises(Killed):
-        replayed(job)
-    kill("")
+    killed_at("replay.begun", job, kill)
     (job.directory / "replayed").rename(job.directory / "moved")
     for _ in range(2):
         report = replay(job.config, Asked(job.directory / "moved"), session=job.session)
