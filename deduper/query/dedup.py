@@ -8,11 +8,10 @@ handed over again, with the same rows. See `query.batches`.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -22,6 +21,7 @@ from deduper.config.load import load_config
 from deduper.config.query import QueryConfig, QuerySource, query_config, require_settings
 from deduper.config.sections import PORTS
 from deduper.errors import UsageError
+from deduper.query.calls import Calls, identity
 from deduper.query.ports import (
     Port,
     PortFunction,
@@ -39,11 +39,6 @@ from deduper.sources.frames import FrameColumns
 from deduper.spark_promises import DEFAULT_MASTER, TIME_ZONE
 
 logger = logging.getLogger(__name__)
-
-_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-_JOB_GROUP = "spark.jobGroup.id"
-_MOST_RUNS = 100
-"""Runs of queries whose last call is known: more than one process has at a time."""
 
 
 class Deduper:
@@ -197,12 +192,10 @@ class Deduper:
         self._refuses_new = on_new_checkpoint == "refuse"
         self._take_over = take_over
         self._unpublished = OnUnknown(unpublished)
-        self._lock = threading.RLock()
         self._ports: Mapping[str, Port] | None = None
         self._open: QueryStore | None = None
         self._finishes = False
-        self._last_calls: dict[int, tuple[str, int | None]] = {}
-        self._is_called = False
+        self._calls = Calls(self.name)
         self._stop = threading.Event()
 
     @property
@@ -253,12 +246,12 @@ class Deduper:
         """
         if rows.isStreaming:
             raise UsageError("the DataFrame is a stream: write `.writeStream.foreachBatch(dedup.into(…))`")
-        with self._alone():
+        with self._calls.alone():
             if self._ports is None:
                 self._use(_SPLIT)
             if self._ports is not _SPLIT:
                 raise UsageError(f"{self.name}: `into` has the batches of this Deduper; make another one for `split`")
-            query_id, number = _identity(rows.sparkSession, batch_id)
+            query_id, number = identity(rows.sparkSession, batch_id)
             ports: Ports = self._run(rows, query_id, number, lambda store: store.split(query_id, number, rows))
             return ports
 
@@ -268,7 +261,7 @@ class Deduper:
         Only needed where nothing else says it: see `split`; and for `into`, before the query starts, if a function
         cannot take a window of an earlier process.
         """
-        with self._alone():
+        with self._calls.alone():
             self._finish()
 
     def _finish(self) -> None:
@@ -286,27 +279,8 @@ class Deduper:
         Raises:
             Exception: why the last window could not be published: it is committed, and the next start publishes it.
         """
-        with self._alone():
+        with self._calls.alone():
             self._give_back()
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One call at a time. A port's function runs within one, on whose window it must not act.
-
-        Raises:
-            UsageError: this is a call from such a function.
-        """
-        with self._lock:
-            if self._is_called:
-                raise UsageError(
-                    f"{self.name}: a function of a port calls the Deduper that has called it: the window at hand would "
-                    "be another one. Give the rows to a Deduper of their own, or to the source again"
-                )
-            self._is_called = True
-            try:
-                yield
-            finally:
-                self._is_called = False
 
     def _give_back(self, failure: BaseException | None = None) -> None:
         store, self._open = self._open, None
@@ -325,7 +299,7 @@ class Deduper:
         return self
 
     def __exit__(self, _kind: object, failure: BaseException | None, *_: object) -> None:
-        with self._alone():
+        with self._calls.alone():
             try:
                 if failure is None and self._open is not None and self._open.is_unnumbered:
                     self._finish()
@@ -344,19 +318,14 @@ class Deduper:
         self._ports = ports
 
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
-        with self._alone():
-            query_id, _ = _identity(batch.sparkSession, batch_id)
+        with self._calls.alone():
+            query_id, _ = identity(batch.sparkSession, batch_id)
             self._run(batch, query_id, batch_id, lambda store: store.judge(query_id, batch_id, batch))
 
     def _run(self, rows: DataFrame, query_id: str, batch_id: int | None, act: Callable[[QueryStore], Any]) -> Any:
         """Act on the open store. After a failure it is given back: the next call recovers it, as after a crash."""
         session = rows.sparkSession
-        run = _run_of_query(session)
-        if query_id and run is not None and self._last_calls.get(run) == (query_id, batch_id):
-            raise UsageError(
-                f"{self.name}: a second call for batch {batch_id} of query {query_id}: its rows were not judged, for a "
-                "batch is judged as a whole. Unite the DataFrames before the call, or use one Deduper for each"
-            )
+        call = self._calls.begin(session, query_id, batch_id)
         if self._open is not None and not self._open.fits(session, rows):
             if self._ports is _SPLIT and self._open.ends_with(query_id, batch_id):
                 self._open.finish()
@@ -369,11 +338,7 @@ class Deduper:
         except BaseException as exc:
             self._give_back(exc)
             raise
-        if run is not None:
-            self._last_calls.pop(run, None)
-            self._last_calls[run] = (query_id, batch_id)
-            if len(self._last_calls) > _MOST_RUNS:
-                del self._last_calls[next(iter(self._last_calls))]
+        self._calls.end(call)
         return given
 
     def _opened(self, session: SparkSession, rows: DataFrame) -> QueryStore:
@@ -437,28 +402,6 @@ def _handed(rows: DataFrame, window: Window) -> None:
 
 
 _SPLIT: Mapping[str, PortFunction] = dict.fromkeys(PORTS, _handed)
-
-
-def _run_of_query(session: SparkSession) -> int | None:
-    """Identifies the run of the query that this thread works for, in which Spark asks for a batch once.
-
-    It is the run's own thread in the JVM. Spark names the run as the thread's job group, but a query's function may set
-    another one.
-    """
-    if session.sparkContext.getLocalProperty(_JOB_GROUP) is None:
-        return None
-    jvm: Any = session.sparkContext._jvm
-    return int(jvm.java.lang.Thread.currentThread().getId())
-
-
-def _identity(session: SparkSession, batch_id: int | None) -> tuple[str, int | None]:
-    """Spark's ids of the query and the batch that this thread works for; ("", batch_id) outside of a query."""
-    context = session.sparkContext
-    query_id = context.getLocalProperty(_QUERY_ID)
-    if query_id is None:
-        return "", batch_id
-    of_spark = context.getLocalProperty(_BATCH_ID)
-    return query_id, int(of_spark) if batch_id is None and of_spark is not None else batch_id
 
 
 def _name_of(store: str) -> str:
