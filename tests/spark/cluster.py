@@ -30,7 +30,7 @@ from tests.spark.harness import Job
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 900
-_DEADLINE_S = 60.0
+_DEADLINE_S = 180.0
 
 
 class Cluster:
