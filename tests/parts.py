@@ -26,6 +26,8 @@ KEPT = ROOT / "build" / "night"
 COUNT = 7
 PROCESSES = 3
 """One more than processors: tests wait for servers, and for each other's windows."""
+PROCESSES_BESIDE = 2
+"""Of a part beside two others. With three each, Spark gives up Python workers that do not start in ten seconds."""
 SIDE_BY_SIDE = ((4, 3, 1, 2, 5, 6), 3)
 """Parts in the order of their beginning, the longest first, and how many at a time. The others follow one by one."""
 OTHERS = 1
@@ -66,10 +68,10 @@ def part_of(path: str) -> int:
     return FOLDERS[max(begins, key=len)] if begins else OTHERS
 
 
-def run(number: int, seed: int, more: list[str], *, shows: bool = True) -> bool:
-    """Run a part to its end, whatever fails in it; True if nothing did. `shows` its output, or its end alone."""
+def run(number: int, seed: int, more: list[str], *, is_beside: bool = False) -> bool:
+    """Run a part to its end, whatever fails in it; True if nothing did. Beside others it shows its end alone."""
     drawn = f"--tier {tiers.NIGHT} --part {number}/{COUNT} --seed {seed}"
-    tests = f"pytest {drawn} -n {PROCESSES} --durations=20 {shlex.join(more)}"
+    tests = f"pytest {drawn} -n {PROCESSES_BESIDE if is_beside else PROCESSES} --durations=20 {shlex.join(more)}"
     commands = [
         f"{command} --seed {seed}" if command.startswith(_DRAW) else command for command in COMMANDS.get(number, ())
     ]
@@ -82,7 +84,7 @@ def run(number: int, seed: int, more: list[str], *, shows: bool = True) -> bool:
     scratches = tempfile.TemporaryDirectory(prefix=f"part-{number}-", ignore_cleanup_errors=True)
     with output.open("wb") as kept, scratches as scratch:
         for command in commands:
-            if not _run(command, kept.fileno(), scratch, shows=shows):
+            if not _run(command, kept.fileno(), scratch, shows=not is_beside):
                 failed.append(command)
     took = f"{(time.monotonic() - began) / 60:.0f} minutes"
     if not failed:
@@ -128,7 +130,7 @@ def main(arguments: list[str]) -> int:
         return 0 if run(options.part, seed, more) else 1
     numbers, at_a_time = SIDE_BY_SIDE
     with ThreadPoolExecutor(at_a_time) as pool:
-        green = list(pool.map(lambda number: run(number, seed, more, shows=False), numbers))
+        green = list(pool.map(lambda number: run(number, seed, more, is_beside=True), numbers))
     green += [run(number, seed, more) for number in range(1, COUNT + 1) if number not in numbers]
     return 0 if all(green) else 1
 
