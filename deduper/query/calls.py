@@ -16,18 +16,15 @@ _JOB_GROUP = "spark.jobGroup.id"
 _MOST_RUNS = 100
 """Runs of queries whose last call is known: more than one process has at a time."""
 
-Call = tuple[int | None, tuple[str, int | None]]
-"""The run of a query that calls, None outside of one; and its query and batch."""
-
 
 class Calls:
     """Refuses the calls of a `Deduper` by which rows would go nowhere."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # which the thread of a port's function holds already: it is refused
         self._is_called = False
-        self._last: dict[int, tuple[str, int | None]] = {}
+        self._last: dict[int, tuple[str, int | None]] = {}  # run -> its last judged batch, of its query
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -48,11 +45,12 @@ class Calls:
             finally:
                 self._is_called = False
 
-    def begin(self, session: SparkSession, query_id: str, batch_id: int | None) -> Call:
-        """The call of this thread for a batch.
+    @contextlib.contextmanager
+    def of_batch(self, session: SparkSession, query_id: str, batch_id: int | None) -> Iterator[None]:
+        """The call of this thread for a batch, which is judged unless an exception ends the block.
 
         Raises:
-            UsageError: this run of the query has ended a call for the batch: other rows cannot be judged in it.
+            UsageError: this run of the query has had the batch judged: other rows cannot be judged in it.
         """
         run, batch = _run_of_query(session), (query_id, batch_id)
         if query_id and run is not None and self._last.get(run) == batch:
@@ -60,11 +58,7 @@ class Calls:
                 f"{self._name}: a second call for batch {batch_id} of query {query_id}: its rows were not judged, for "
                 "a batch is judged as a whole. Unite the DataFrames before the call, or use one Deduper for each"
             )
-        return run, batch
-
-    def end(self, call: Call) -> None:
-        """The call has judged its batch."""
-        run, batch = call
+        yield
         if run is not None:
             self._last.pop(run, None)
             self._last[run] = batch

@@ -325,21 +325,19 @@ class Deduper:
     def _run(self, rows: DataFrame, query_id: str, batch_id: int | None, act: Callable[[QueryStore], Any]) -> Any:
         """Act on the open store. After a failure it is given back: the next call recovers it, as after a crash."""
         session = rows.sparkSession
-        call = self._calls.begin(session, query_id, batch_id)
-        if self._open is not None and not self._open.fits(session, rows):
-            if self._ports is _SPLIT and self._open.ends_with(query_id, batch_id):
-                self._open.finish()
-            self._give_back()
-        try:
-            if self._open is None:
-                self._open = self._opened(session, rows)
-            self._open.use(session)
-            given = act(self._open)
-        except BaseException as exc:
-            self._give_back(exc)
-            raise
-        self._calls.end(call)
-        return given
+        with self._calls.of_batch(session, query_id, batch_id):
+            if self._open is not None and not self._open.fits(session, rows):
+                if self._ports is _SPLIT and self._open.ends_with(query_id, batch_id):
+                    self._open.finish()
+                self._give_back()
+            try:
+                if self._open is None:
+                    self._open = self._opened(session, rows)
+                self._open.use(session)
+                return act(self._open)
+            except BaseException as exc:
+                self._give_back(exc)
+                raise
 
     def _opened(self, session: SparkSession, rows: DataFrame) -> QueryStore:
         assert self._ports is not None

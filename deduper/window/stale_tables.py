@@ -71,11 +71,11 @@ class StaleTables:
 def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
     """Unused tables in the folders of this job, sorted by store."""
     for memory, disk, folder in _folders(config):
-        shards = _shards(memory, disk, folder)
-        last = max((used_us for shard in shards if (used_us := last_used_us(shard)) is not None), default=None)
+        used = [last_used_us(shard) for shard in _shards(memory, disk, folder)]
+        last = max((time_us for time_us in used if time_us is not None), default=None)
         if _is_gone(disk / folder):
             yield StaleTables(folder, memory, disk, _GONE)
-        elif not shards:
+        elif not used:
             continue  # a job makes its first tables, or another process has removed them just now
         elif "-" not in folder:
             yield StaleTables(folder, memory, disk, "tables of an earlier release")

@@ -128,7 +128,7 @@ def test_a_broker_that_is_down_is_told_at_once_and_waited_for(
     assert time.monotonic() - began < _PATIENT_S
     with pytest.raises(BrokerUnavailableError, match="Connection refused"):
         require(job(deadline="1s"))
-    waiting = threading.Thread(target=require, args=(job(deadline="10min"),))
+    waiting = threading.Thread(target=require, args=(job(deadline="10min"),), daemon=True)
     waiting.start()
     until = time.monotonic() + 30
     while "retrying, gives up" not in caplog.text and time.monotonic() < until:
