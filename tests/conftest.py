@@ -13,6 +13,7 @@ import pytest
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
+from bucket_store.places.outages import is_waiting
 from tests import notes, parts, tiers
 from tests.jvm import start_sessions_soon
 from tests.s3_server import s3_server
@@ -37,6 +38,14 @@ class _Shared(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return next((shared for begin, shared in _SHARED_BY.items() if nodeid.startswith(begin)), nodeid)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    """A job or a `Deduper` that a test leaves open would let all later tests of its process wait for storages."""
+    was_waiting = is_waiting()  # what a session's fixture has opened
+    yield
+    assert is_waiting() == was_waiting
 
 
 @pytest.fixture(scope="session")

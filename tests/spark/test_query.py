@@ -347,15 +347,16 @@ def test_rows_that_wait_for_a_function_keep_their_types(own: SparkSession, tmp_p
     def broken(rows: DataFrame, window: Window) -> None:
         raise OSError("the target is away")
 
-    def ported(unique: Any) -> Callable[[DataFrame, int], None]:
-        return a_deduper(tmp_path).into(unique=unique, duplicate=None, expired=None, error=None)
+    def write(rows: DataFrame, unique: Any) -> None:
+        with a_deduper(tmp_path) as dedup:
+            dedup.into(unique=unique, duplicate=None, expired=None, error=None)(rows, 0)
 
     rows = own.sql(
         """SELECT 'a' k, 70000 i, 1Y b, TIMESTAMP'2026-01-01 00:00:00' t, TIMESTAMP_NTZ'2026-01-01 00:00:00' n,
         INTERVAL '1' DAY v, NULL u, X'61' x, 1.5BD d, map('a', array(named_struct('s', 1))) m, DATE'2026-01-01' day"""
     )
     with pytest.raises(OSError, match="the target is away"):
-        ported(broken)(rows, 0)
+        write(rows, broken)
     for name, kind, said in (
         ("i", "smallint", r"i \(int32 then, int16 now\)"),
         ("t", "bigint", r"t \(timestamp\[us, tz=UTC\] then, int64 now\)"),
@@ -364,9 +365,9 @@ def test_rows_that_wait_for_a_function_keep_their_types(own: SparkSession, tmp_p
     ):
         changed = rows.withColumn(name, F.lit(None) if kind == "void" else F.lit(1).cast("bigint").cast(kind))
         with pytest.raises(UsageError, match=f"than the DataFrame now: {said}; put them back"):
-            ported(taken.port("unique"))(changed, 0)
+            write(changed, taken.port("unique"))
     own.conf.set("spark.sql.parquet.inferTimestampNTZ.enabled", "false")
-    ported(taken.port("unique"))(rows, 0)
+    write(rows, taken.port("unique"))
     own.conf.unset("spark.sql.parquet.inferTimestampNTZ.enabled")
     (row,) = taken.rows("unique")
     assert {name: value for name, value in row.items() if name != DEDUP} == rows.collect()[0].asDict(recursive=True)
