@@ -137,9 +137,28 @@ def _read_count(value: object) -> object:
 
 
 def resolve(text: str, info: ValidationInfo) -> Path:
-    """An absolute path: relative ones start at the folder of the config file (`base_dir` of the validation context)."""
+    """An absolute path: relative ones start at the folder of the config file (`base_dir` of the validation context).
+
+    Raises:
+        PydanticCustomError: it is none.
+    """
     base_dir = (info.context or {}).get("base_dir") or Path.cwd()
-    return Path(base_dir, Path(text).expanduser()).resolve()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        user = text.partition("/")[0]
+        advice = f"write the folder in full, or `./{user}` for a name that begins with `~`"
+        raise refusal(f"`{shown(text)}`: the user of `{user}` is unknown here", advice) from None
+    if "\0" in text:
+        written = shown(text.replace("\0", "\\0"))
+        raise refusal(f"`{written}`: no path has a `\\0`", _PATH_ADVICE)
+    try:
+        return Path(base_dir, path).resolve()
+    except RuntimeError:
+        raise refusal(f"`{shown(text)}` has a symbolic link that leads to itself", "write another path") from None
+
+
+_PATH_ADVICE = "write a path such as `out/unique`"
 
 
 def read_schema(value: object) -> object:
@@ -195,7 +214,7 @@ def _read_path(value: object, info: ValidationInfo) -> Path:
     if isinstance(value, Path):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise refusal(f"`{shown(value)}` is not a path", "write a path such as `out/unique`")
+        raise refusal(f"`{shown(value)}` is not a path", _PATH_ADVICE)
     return resolve(local_path(value), info)
 
 

@@ -284,6 +284,13 @@ sink-text | {format: none} | none
       out/expired}`, or `expired: {format: none}` to drop it
 sink-shared | out/duplicate | out/unique
   16:38: sinks.duplicate.path: is also the path of port `unique`; give every port its own directory
+sink-of-nobody | out/duplicate | ~nobody-here/dup
+  16:38: sinks.duplicate.path: `~nobody-here/dup`: the user of `~nobody-here` is unknown here; write the folder in full,
+      or `./~nobody-here` for a name that begins with `~`
+sink-through-itself | out/duplicate | loop/dup
+  16:38: sinks.duplicate.path: `loop/dup` has a symbolic link that leads to itself; write another path
+sink-no-character | out/duplicate | "a\0b"
+  16:38: sinks.duplicate.path: `a\0b`: no path has a `\0`; write a path such as `out/unique`
 sink-nested | out/duplicate | out/unique/dup
   16:38: sinks.duplicate.path: overlaps the path of port `unique`: one lies inside the other; give every port its own
       directory
@@ -361,6 +368,7 @@ def test_a_mistake_is_told_with_its_place_and_what_to_write(
 ) -> None:
     """One change to a valid file gives exactly these problems."""
     assert old in BASE
+    (tmp_path / "loop").symlink_to("loop")
     assert problems_of(BASE.replace(old, new, 1), tmp_path, monkeypatch) == problems
 
 
@@ -421,7 +429,26 @@ SETTINGS = [
     *("metrics", "metrics.port", "metrics.host", "metrics.nonsense"),
 ]
 ODD_VALUES: list[object] = [
-    *(None, True, 0, -1, 2**70, 1.5, "", "x", " ", "${", "never", "none", "ordered", "category", "csv", "off"),
+    *(
+        None,
+        True,
+        0,
+        -1,
+        2**70,
+        1.5,
+        "",
+        "x",
+        " ",
+        "${",
+        "~nobody-here",
+        "a\0b",
+        "never",
+        "none",
+        "ordered",
+        "category",
+        "csv",
+        "off",
+    ),
     *([], [None], [[]], ["x", "x"], {}, {"x": None}, {"by": []}, {"format": {}}, {"format": "none"}, {"by": "never"}),
 ]
 EXPIRIES: list[dict[str, object]] = [
