@@ -210,6 +210,12 @@ def test_columns_give_what_values_give() -> None:
     assert not np.array_equal(array_fingerprint(chosen, arrays, b"another salt 16b", len(rows)), expected)
 
 
+def test_a_hash_of_0_is_a_fingerprint_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store keeps 0 for entries that have none: a copy of such a record would be told as unknown for ever."""
+    monkeypatch.setattr("deduper.core.fingerprints._hashed", lambda *_: np.array([0, 1, 2], np.uint64))
+    assert array_fingerprint([], {}, SALT, 3).tolist() == [1, 1, 2]
+
+
 def test_an_identity_is_of_paths_and_types() -> None:
     """Another order is the same one; another type, name or column is not."""
 
