@@ -171,7 +171,7 @@ def _place_of(model: type[BaseModel], data: Any, detail: ErrorDetails) -> _Place
         field = section_fields(section).get(str(part))
         at = _Place((), section, str(part), field)
         kinds = {} if field is None else _kinds(field)
-        if parts and parts[0] in kinds:
+        if parts and parts[0] and parts[0] in kinds:
             section = kinds[str(parts.pop(0))]
         else:
             section = next(iter(kinds.values()), None) if len(kinds) == 1 else None

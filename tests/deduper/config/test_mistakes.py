@@ -260,6 +260,8 @@ memory-number | url: rocksdb:state/clicks | url: rocksdb:state/clicks\n  memory:
       TiB, kB, MB, GB, TB
 tables-number | url: rocksdb:state/clicks | url: rocksdb:state/clicks\n  tables: 3
   14:11: store.tables: `3` is not a path; write a path such as `out/unique`
+no-name | url: rocksdb:state/clicks | url: rocksdb:state/clicks\n  "": 3
+  14:3: store.: unknown setting; settings here are url, shards, memory, tables, deadline, first_seen
 first-seen | url: rocksdb:state/clicks | url: rocksdb:state/clicks\n  first_sen: false
   14:3: store.first_sen: unknown setting; did you mean `first_seen`?
 no-port |   expired: {format: none}\n | (nothing)
