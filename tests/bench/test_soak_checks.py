@@ -71,26 +71,28 @@ def test_growing_lag_maintenance_and_store_are_found() -> None:
     arguments = parsed(["--rate", "1000", "--warm", "0"])
     names = ("lag", *MEMORY, "store_live", "store_all", "tables")
 
-    def samples(lag: float, store: float, house: float = 0) -> list[dict[str, float]]:
+    def samples(lag: float, store: float, house: float | None = 0) -> list[dict[str, float]]:
         return [
             {
                 "seconds": 150 + 5.0 * at,
                 **dict.fromkeys(names, 1e9),
                 "lag": 500 + lag * at,
                 "store_live": 1e6 + store * at,
-                "rss_maintenance": 50e6 + house * at,
+                "rss_maintenance": 0 if house is None else 50e6 + house * at,
             }
             for at in range(60)
         ]
 
-    def verdict(claim: str, *growth: float) -> str:
-        return next(each.verdict for each in checked(samples(*growth), [], arguments) if claim in each.claim)
+    def verdict(claim: str, lag: float, store: float, house: float | None = 0) -> str:
+        grown = samples(lag, store, house)
+        return next(each.verdict for each in checked(grown, [], arguments) if claim in each.claim)
 
     assert (verdict("lag", 0, 0), verdict("live", 0, 0)) == ("holds", "holds")
     assert verdict("lag", 60, 0) == "broken"
     assert verdict("lag", 1000, 0) == "broken"
     assert verdict("live", 0, 1e5) == "broken"
     assert (verdict("keeps house", 0, 0), verdict("keeps house", 0, 0, 2e6)) == ("holds", "broken")
+    assert verdict("keeps house", 0, 0, None) == "not shown", "it never ran"
     assert flat("x", samples(0, 0)[:6], "tables").verdict == "not shown"
 
 
