@@ -171,8 +171,8 @@ def _place_of(model: type[BaseModel], data: Any, detail: ErrorDetails) -> _Place
         field = section_fields(section).get(str(part))
         at = _Place((), section, str(part), field)
         kinds = {} if field is None else _kinds(field)
-        if parts and parts[0] and parts[0] in kinds:
-            section = kinds[str(parts.pop(0))]
+        if parts and parts[0] in kinds:
+            section = kinds[parts.pop(0)]
         else:
             section = next(iter(kinds.values()), None) if len(kinds) == 1 else None
     return replace(at, path=tuple(path))
@@ -182,13 +182,13 @@ def _item(data: Any, part: int | str) -> Any:
     return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
 
 
-def _kinds(field: FieldInfo) -> dict[str, type[BaseModel]]:
-    """The sections that a setting may be, by the texts of their discriminator; one that has none is \"\"."""
-    found = {}
+def _kinds(field: FieldInfo) -> dict[int | str | None, type[BaseModel]]:
+    """The sections that a setting may be, by the texts of their discriminator; one that has none is at None."""
+    found: dict[int | str | None, type[BaseModel]] = {}
     for one in (field.annotation, *get_args(field.annotation)):
         if isinstance(one, type) and issubclass(one, BaseModel):
             tag = None if not isinstance(field.discriminator, str) else one.model_fields[field.discriminator]
-            for name in ("",) if tag is None else get_args(tag.annotation):
+            for name in (None,) if tag is None else get_args(tag.annotation):
                 found[name] = one
     return found
 
@@ -259,7 +259,7 @@ def _wrong_kind(at: _Place, value: object) -> ConfigMistake:
         return ConfigMistake(at.path, what, _how_to_write(at))
     assert at.field is not None
     assert isinstance(at.field.discriminator, str)
-    setting, kinds = at.field.discriminator, list(_kinds(at.field))
+    setting, kinds = at.field.discriminator, [str(kind) for kind in _kinds(at.field)]
     path = (*at.path, setting)
     if setting not in value:
         return ConfigMistake(path, "is missing", f"write `{setting}:` with one of {', '.join(kinds)}")

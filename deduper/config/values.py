@@ -143,15 +143,15 @@ def resolve(text: str, info: ValidationInfo) -> Path:
         PydanticCustomError: it is none.
     """
     base_dir = (info.context or {}).get("base_dir") or Path.cwd()
+    if "\0" in text:
+        written = shown(text.replace("\0", "\\0"))
+        raise refusal(f"`{written}`: no path has a `\\0`", _PATH_ADVICE)
     try:
         path = Path(text).expanduser()
     except RuntimeError:
         user = text.partition("/")[0]
         advice = f"write the folder in full, or `./{user}` for a name that begins with `~`"
         raise refusal(f"`{shown(text)}`: the user of `{user}` is unknown here", advice) from None
-    if "\0" in text:
-        written = shown(text.replace("\0", "\\0"))
-        raise refusal(f"`{written}`: no path has a `\\0`", _PATH_ADVICE)
     try:
         return Path(base_dir, path).resolve()
     except RuntimeError:

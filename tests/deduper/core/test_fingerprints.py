@@ -211,7 +211,7 @@ def test_columns_give_what_values_give() -> None:
 
 
 def test_a_hash_of_0_is_a_fingerprint_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store keeps 0 for entries that have none: a copy of such a record would be told as unknown for ever."""
+    """In a store 0 means that an entry has none, so no copy of such a record would ever be compared."""
     monkeypatch.setattr("deduper.core.fingerprints._hashed", lambda *_: np.array([0, 1, 2], np.uint64))
     assert array_fingerprint([], {}, SALT, 3).tolist() == [1, 1, 2]
 
