@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -117,6 +118,16 @@ def test_a_partition_that_is_ahead_is_held_back_until_the_others_have_come() -> 
     assert order.held_back == ()
     assert 375 <= bound[full] <= 380
     assert bound[small] == 1
+
+
+def test_a_line_says_who_is_held_back_and_by_how_much(caplog: pytest.LogCaptureFixture) -> None:
+    """How far it is ahead is the difference of two progresses, each found within a quarter of the slack."""
+    brokers = Brokers()
+    behind, ahead = brokers.add(0, [NOW_MS - 48 * HOUR_MS] * 5), brokers.add(1, [NOW_MS - 11 * HOUR_MS] * 5)
+    with caplog.at_level(logging.INFO, "deduper"):
+        brokers.order().bounded({behind: 0, ahead: 0}, brokers.latest)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"source.order: {ahead} is held back, up to 37 h ahead of {behind} at 2021-04-30T23:")
 
 
 def test_an_idle_partition_holds_the_others_for_ten_seconds() -> None:
