@@ -54,18 +54,22 @@ class Story:
 
     def start(self) -> None:
         """Start the driver, and wait for its first commit."""
+        self.launch()
+        before = self.windows()
+        wait_until("a commit", lambda: self.windows() > before or self.has_ended())
+
+    def launch(self) -> None:
+        """Start the driver."""
         setting = ",".join(f"{point}={action}:on={self._trigger(point)}" for point, action in self.armed.items())
         with environment(HADOOP_CONF_DIR=str(self.hdfs.conf)):
             self.driver = self.scene.start("--once", armed=setting)
-        before = self._windows()
-        wait_until("a commit", lambda: self._windows() > before or self._has_ended())
 
     def at(self, point: str, victim: str) -> None:
         """Let the failpoint act once, and wait for the next commit; a job that has ended is started again."""
         self._trigger(point).touch()
-        wait_until(f"{point} met", lambda: not self._trigger(point).exists() or self._has_ended())
+        wait_until(f"{point} met", lambda: not self._trigger(point).exists() or self.has_ended())
         assert not self._trigger(point).exists(), f"the job ended before {point}\n{self.scene.output()}"
-        self._until_commit(point, victim, time.monotonic(), self._windows())
+        self._until_commit(point, victim, time.monotonic(), self.windows())
 
     def under(self, point: str, server: Daemon, *, back_after_s: float | None = None, back_when: str = "") -> None:
         """Kill a server while the process that is at the failpoint, which is armed with `freeze`, stands still.
@@ -78,11 +82,11 @@ class Story:
         def stands() -> bool:
             assert self.driver is not None
             frozen[:] = [process for process in session_of(self.driver) if is_alive(process) and is_frozen(process)]
-            return bool(frozen) or self._has_ended()
+            return bool(frozen) or self.has_ended()
 
         wait_until(f"{point} met", stands)
         assert frozen, f"the job ended before {point}\n{self.scene.output()}"
-        before = self._windows()
+        before = self.windows()
         server.kill()
         killed = time.monotonic()
         for process in frozen:
@@ -127,8 +131,8 @@ class Story:
 
     def _until_commit(self, point: str, victim: str, began: float, before: int) -> None:
         ended_by = "goes on"
-        while (now := self._windows()) <= before:
-            if self._has_ended():
+        while (now := self.windows()) <= before:
+            if self.has_ended():
                 ended_s = time.monotonic() - began
                 assert self.driver is not None
                 code = self.driver.returncode
@@ -144,13 +148,13 @@ class Story:
         self.outages.append(Outage(point, victim, seconds, ended_by))
         print(f"{point}, {victim}: {seconds:.1f} s to window {now}, {ended_by}", flush=True)
 
-    def _windows(self) -> int:
+    def windows(self) -> int:
         """How many windows are committed; -1 while HDFS gives no answer."""
         with contextlib.suppress(StoreError, OSError):
             return self.scene.windows()
         return -1
 
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
         assert self.driver is not None
         return self.driver.poll() is not None
 

@@ -10,7 +10,6 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,13 @@ from hdfs_native import Client
 from bucket_store.filesystem import is_temporary
 from bucket_store.places.open import open_place
 from tests.services.hdfs import Hdfs
+from tests.services.hdfs_faults import (
+    frozen_datanodes,
+    frozen_namenode,
+    killed_datanodes,
+    killed_namenode,
+    safe_mode,
+)
 from tests.services.hdfs_story import Story, environment, undisturbed
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(3600), pytest.mark.night]
@@ -28,43 +34,6 @@ WINDOWS = 30
 _AWAY_S, _LONG_S = 20.0, 100.0
 """Longer than a call may take, and two lines of log; longer than clients of HDFS try by themselves."""
 _FIRST_LINE_S, _GOES_ON_S, _STOPS_S = 15.0, 60.0, 30.0
-
-
-@contextmanager
-def frozen_namenode(hdfs: Hdfs) -> Iterator[None]:
-    hdfs.namenode.freeze()
-    yield
-    hdfs.namenode.thaw()
-
-
-@contextmanager
-def killed_namenode(hdfs: Hdfs) -> Iterator[None]:
-    hdfs.namenode.kill()
-    yield
-    hdfs.start()
-
-
-@contextmanager
-def frozen_datanodes(hdfs: Hdfs) -> Iterator[None]:
-    for server in hdfs.datanodes:
-        server.freeze()
-    yield
-    hdfs.thaw()
-
-
-@contextmanager
-def killed_datanodes(hdfs: Hdfs) -> Iterator[None]:
-    for server in hdfs.datanodes:
-        server.kill()
-    yield
-    hdfs.start()
-
-
-@contextmanager
-def safe_mode(hdfs: Hdfs) -> Iterator[None]:
-    hdfs.administer("-safemode", "enter")
-    yield
-    hdfs.administer("-safemode", "leave")
 
 
 FAULTS = {
@@ -170,7 +139,7 @@ def test_a_dead_datanode_uses_up_no_quota(
     hdfs.datanodes[0].kill()
     most = 0
     client = Client(hdfs.url)
-    while not job._has_ended():
+    while not job.has_ended():
         most = max(most, client.get_content_summary(str(folder.path)).space_consumed)
         time.sleep(0.2)
     hdfs.start()
@@ -195,14 +164,14 @@ def test_every_block_is_synced(form: str, hdfs_pair: Hdfs, story: Callable[..., 
 
 
 def _windows(job: Story) -> int:
-    assert not job._has_ended(), job.scene.output()
-    return job._windows()
+    assert not job.has_ended(), job.scene.output()
+    return job.windows()
 
 
 def _said_after(job: Story, told: int, pattern: str, began: float) -> float:
     """Seconds until the job's log says it."""
     while not re.search(pattern, job.scene.output()[told:]):
-        assert not job._has_ended(), job.scene.output()
+        assert not job.has_ended(), job.scene.output()
         assert time.monotonic() - began < _GOES_ON_S, job.scene.output()
         time.sleep(0.1)
     return time.monotonic() - began
