@@ -50,6 +50,7 @@ source:
   topics: [in]
   value: {{format: json, schema: "user string, ts timestamp, page string"}}
 key: user
+fingerprint: {{columns: [page]}}
 expiry: {{by: event_time, field: ts, period: {period}, span: {span}}}
 store: {{url: "rocksdb:state", shards: 2, memory: 64MiB}}
 sinks:
@@ -72,6 +73,7 @@ class Traffic:
     share_ahead: float = 1.0
     stands_at: datetime | None = None
     repeat_later: timedelta = timedelta()
+    counter_begins_again: bool = False
     rate: int = _RATE
 
 
@@ -93,21 +95,26 @@ class Sender:
         self._thread.join()
 
     def _run(self) -> None:
-        recent: list[tuple[str, datetime]] = []
-        number = 0
+        recent: list[tuple[str, datetime, str]] = []
+        number = again = 0
         while not self._is_over.wait(0.1):
             traffic = self.traffic
             now = datetime.now(UTC)
             for _ in range(traffic.rate // 10):
-                number += 1
-                user, at = f"u{number}", traffic.stands_at or now
+                if traffic.counter_begins_again:
+                    again += 1
+                    user, page = f"u{again}", "/again"
+                else:
+                    number += 1
+                    user, page = f"u{number}", "/"
+                at = traffic.stands_at or now
                 if self._chance.random() < traffic.share_ahead:
                     at += traffic.ahead
                 if recent and self._chance.random() < traffic.repeats:
-                    user, at = self._chance.choice(recent)
+                    user, at, page = self._chance.choice(recent)
                     at += traffic.repeat_later
-                recent = [*recent[-999:], (user, at)]
-                line = {traffic.key: user, "ts": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "page": "/"}
+                recent = [*recent[-999:], (user, at, page)]
+                line = {traffic.key: user, "ts": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "page": page}
                 with contextlib.suppress(BufferError):
                     self._producer.produce(self._topic, json.dumps(line).encode(), user.encode())
             self._producer.poll(0)
@@ -438,6 +445,13 @@ INCIDENTS: tuple[Incident, ...] = (
         look=(_STATUS,),
         cause=r"are duplicates",
         after_s=_YESTERDAY_S + _QUIET_S,
+    ),
+    Incident(
+        "a producer's counter begins again",
+        changed_traffic(counter_begins_again=True),
+        alerts=("DeduperConflicts",),
+        look=((*_STATUS, "--conflicts"),),
+        cause=r"^page ",
     ),
     Incident(
         "a producer's clock is ten minutes ahead",  # last: the latest point stays ahead as long
