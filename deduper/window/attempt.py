@@ -7,6 +7,7 @@ as one of the window.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,7 +52,7 @@ from deduper.window.categories import Categories, arrange_categories
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs.local import Jobs, WindowRun
 from deduper.window.progress import Phases
-from deduper.window.storage_wait import StorageWait
+from deduper.window.storage_wait import OutageWatch, StorageWait
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,7 @@ class WindowJudge:
         self._details = error_details(config)
         self._attempts = 0
         self._storages = StorageWait(config)
+        self._outages = OutageWatch(config)
         self._folders = ExchangeFolders(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
         self._folders.discard_abandoned()
 
@@ -199,12 +201,14 @@ class WindowJudge:
         """Run the jobs of an attempt in an exchange folder, which is then removed or kept for the next attempt."""
         with telling_where(self._folders.disk):
             folder = self._folders.make(attempt)
-        all_tasks_finished = False
+        all_tasks_finished, ended = False, threading.Event()
+        self._outages.look_until(ended)
         try:
             with self._jobs.open(attempt.epoch, attempt.attempt) as run:
                 yield run, folder
             all_tasks_finished = run.all_tasks_finished
         finally:
+            ended.set()
             if all_tasks_finished:
                 self._folders.leave(folder)
             else:

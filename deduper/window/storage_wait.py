@@ -1,7 +1,7 @@
 """Waits for a job's storages after a task has failed because one was away: tasks wait for none by themselves.
 
 What has failed is done again once a file can be written to each of them from here, by the deadline of `store.deadline`.
-On a cluster Spark repeats such a task before the driver hears of it, so the driver looks for itself meanwhile.
+A task tries for up to 20 s, and a cluster repeats it before the driver hears of it: so the driver looks for itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deduper.spark.failures import storage_away
 logger = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_S = 2.0
 _TRIED_S = 6.0
 """A task has tried for so long at least when it fails."""
 

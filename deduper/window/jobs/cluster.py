@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,7 +42,6 @@ from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows
 from deduper.tasks.readers.reading_tasks import PartRead, SourcePart, read_by_spark, read_group, receipts_of
 from deduper.tasks.write import WriterReceipt, WriteTask, grouped, is_small
 from deduper.window.jobs.executor_watch import ExecutorWatch
-from deduper.window.storage_wait import OutageWatch
 from deduper.window.table_folder import table_room
 
 logger = logging.getLogger(__name__)
@@ -105,13 +103,12 @@ class ClusterJobs:
         self.tasks = ExecutorTasks(session.sparkContext, config.store.shards)
         self._store_folder = table_folder(store_id, config.store.place)
         self._tables = table_room(config)
-        self._outages = OutageWatch(config)
         self._last: HostFolder | None = None
 
     def open(self, epoch: int, attempt: int) -> ClusterRun:
         """The jobs of one attempt at a window."""
         self._last = HostFolder(self._store_folder, epoch, attempt, self._tables)
-        return ClusterRun(self.session, self.tasks, self._last, self.logged_in, self._outages)
+        return ClusterRun(self.session, self.tasks, self._last, self.logged_in)
 
     def close(self) -> None:
         """After the last window: try to remove its folders on all hosts. Safe to repeat."""
@@ -131,9 +128,7 @@ class ClusterRun:
     all_tasks_finished = True
     """True: Spark may still run a lost task, but no task uses the driver's folder."""
 
-    def __init__(
-        self, session: SparkSession, tasks: ExecutorTasks, folder: HostFolder, logged_in: LogsIn, outages: OutageWatch
-    ) -> None:
+    def __init__(self, session: SparkSession, tasks: ExecutorTasks, folder: HostFolder, logged_in: LogsIn) -> None:
         """Use `ClusterJobs.open`."""
         self.session = session
         self._context = session.sparkContext
@@ -147,15 +142,11 @@ class ClusterRun:
         self._expected: tuple[tuple[Expected, ...], ...] = ()
         self._partition_of: tuple[int, ...] = ()
         self._judged: RDD[JudgedShard] | None = None
-        self._outages = outages
-        self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        self._outages.look_until(self._ended)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
         try:
             placing.forget(self._cached)
         except (PySparkException, Py4JJavaError, OSError) as exc:

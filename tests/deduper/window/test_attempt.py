@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from deduper.window import exchange_folder
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
 from deduper.window.runner import WindowInput
+from deduper.window.storage_wait import OutageWatch
 from tests.deduper.small_service import Process, SmallJobs, TaskKilled, Trial, Trouble, World, armed, machine_of
 from tests.deduper.unread import UNREAD
 
@@ -105,6 +107,23 @@ def test_a_spool_that_fits_nowhere_ends_the_job_and_says_where(
     fill(lambda path: False)
     process.offer(paths)
     assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
+
+
+def test_storages_are_looked_at_while_jobs_are_at_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one machine too, where a task tries for 20 s before the driver hears of an outage; and no longer than that."""
+    looks: list[threading.Event] = []
+    during: list[bool] = []
+    monkeypatch.setattr(OutageWatch, "look_until", lambda _, ended: looks.append(ended))
+    write = SmallJobs.write
+
+    def written(jobs: SmallJobs, task: WriteTask) -> list[WriterReceipt]:
+        during.extend(ended.is_set() for ended in looks)
+        return write(jobs, task)
+
+    monkeypatch.setattr(SmallJobs, "write", written)
+    Process(world).offer(world.put(ROWS))
+    assert during == [False]
+    assert [ended.is_set() for ended in looks] == [True]
 
 
 def test_ports_that_do_not_fit_end_the_job_and_say_where(world: World, fill: Callable[..., None]) -> None:
