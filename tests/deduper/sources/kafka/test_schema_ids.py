@@ -87,6 +87,11 @@ def test_a_second_number_is_told_and_each_further_one(tmp_path: Path, caplog: py
     assert len(caplog.messages) == 2
     assert "source.value.schema_ids" in caplog.text
     caplog.clear()
+    for number in (7, 8, 9):
+        source.noted([noted(number)])
+    assert len(caplog.messages) == 2, "with five known ones no further one is told"
+    source = source_of(tmp_path, Cluster(), None)
+    caplog.clear()
     source.noted([noted(*range(100, 200))])
     source.noted([noted(200)])
     assert len(caplog.messages) == 1
