@@ -108,13 +108,17 @@ def require_settings(settings: Mapping[str, Any]) -> None:
     _require_none([finding for finding in found if finding.path != ("source",)])
 
 
-def query_config(settings: Mapping[str, Any], source: QuerySource, sinks: Mapping[str, Any]) -> QueryConfig:
-    """The configuration of a `Deduper` for DataFrames of these columns.
+def query_config(
+    settings: Mapping[str, Any], source: QuerySource, sinks: Mapping[str, Any], folder: Path | None = None
+) -> QueryConfig:
+    """The configuration of a `Deduper` for DataFrames of these columns. Relative paths are below `folder`, or the cwd.
 
     Raises:
         ConfigError: everything that is wrong with it.
     """
-    config, found = findings({**settings, "source": source, "sinks": sinks}, base_dir=Path.cwd(), model=QueryConfig)
+    config, found = findings(
+        {**settings, "source": source, "sinks": sinks}, base_dir=folder or Path.cwd(), model=QueryConfig
+    )
     found += _keys_are_exact(config)
     _require_none(found)
     assert isinstance(config, QueryConfig)

@@ -50,7 +50,7 @@ class Deduper:
 
     Args:
         store: the URL of the store: `rocksdb:PATH`, `file:PATH`, `hdfs://HOST:PORT/PATH`, `s3://BUCKET/PREFIX`. A new
-            one is created.
+            one is created. A relative path, of a port too, is below the folder in which the Deduper is made.
         key: the columns of the dedup key, scalar ones; not float or double.
         expiry: when a key is forgotten: `EventTime`, `ProcessingTime`, `Ordered`, `Category` or `Never`.
         name: for messages, metrics and transactions; by default the last part of the URL.
@@ -188,6 +188,7 @@ class Deduper:
             raise UsageError(f"unpublished: `{unpublished}` is not known; write one of {', '.join(answers)}")
         _refuse_connect()
         require_settings(settings)
+        self._folder = Path.cwd()
         self._settings = settings
         self._refuses_new = on_new_checkpoint == "refuse"
         self._take_over = take_over
@@ -370,7 +371,7 @@ class Deduper:
             zone=str(session.conf.get(TIME_ZONE)),
         )
         spark = {MASTER: session.sparkContext.master or DEFAULT_MASTER}
-        config = query_config({**self._settings, "spark": spark}, source, sections(self._ports))
+        config = query_config({**self._settings, "spark": spark}, source, sections(self._ports), self._folder)
         if any(sink.format == "json" for sink in config.file_ports.values()):
             require_json(rows.schema, source.zone)
         if config.function_ports or any(sink.format == "parquet" for sink in config.file_ports.values()):

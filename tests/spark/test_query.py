@@ -532,6 +532,24 @@ def test_an_error_of_the_last_publication_is_raised(
     assert [stop.is_set() for stop in stops] == [True, False, False, True]  # after a failure, and at exit
 
 
+def test_relative_paths_are_those_of_the_folder_in_which_it_was_made(
+    own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that goes elsewhere between two openings finds the same keys, and writes to the same port."""
+    there = tmp_path / "there"
+    there.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Deduper("rocksdb:state", key="k", expiry=Never()) as dedup:
+        write = dedup.into(unique="out/unique", duplicate=None, expired=None, error=None)
+        as_query(own, "q")
+        write(keys(own, "a"), 0)
+        dedup.close()
+        monkeypatch.chdir(there)
+        write(keys(own, "a", "b"), 1)
+    assert sorted(row["k"] for row in own.read.parquet(str(tmp_path / "out" / "unique")).collect()) == ["a", "b"]
+    assert list(there.iterdir()) == []
+
+
 def test_a_store_is_a_jobs_or_a_dedupers(own: SparkSession, tmp_path: Path) -> None:
     """Each would forget what the other has judged; a half seed is no store yet."""
     with a_deduper(tmp_path) as dedup:
