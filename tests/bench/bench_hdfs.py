@@ -1,10 +1,11 @@
 """What a small window costs with store and ports in HDFS: its time, the NameNode's calls and edits, its new files.
 
-    python -m tests.bench.bench_hdfs [--windows 50] [--rows 1000] [--shards 2] [--directory DIR]
+    python -m tests.bench.bench_hdfs [--windows 50] [--rows 1000] [--shards 2] [--rounds 2] [--directory DIR]
 
-It starts a NameNode and two DataNodes on this machine, two replicas, and runs one job in this process. Counts are those
-of the NameNode's JMX between two windows, so without the start and the end of the job; its heartbeat and what the job
-deletes beside the windows are in them. New files by kind are those of the NameNode's audit log.
+It starts a NameNode and two DataNodes on this machine, two replicas, and runs one job in this process. Then it runs the
+same in turns with one on this machine's disk, its store in RocksDB: their windows side by side. Counts are those of the
+NameNode's JMX between two windows, so without the start and the end of the job; its heartbeat and what the job deletes
+beside the windows are in them. New files by kind are those of the NameNode's audit log.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from deduper.config.load import load_config
@@ -42,13 +44,15 @@ _KINDS = {
 _BESIDE = ("intent", "mark of the store", "mark of a port", "profile, heartbeat, clock")
 
 
-def _config(directory: Path, url: str, shards: int) -> Path:
-    sinks = "".join(f'  {port}: {{format: parquet, path: "{url}/out/{port}"}}\n' for port in PORTS)
+def _config(directory: Path, home: str, shards: int) -> Path:
+    """`home`: the URL of a folder in HDFS, or empty: the directory itself."""
+    ports, store = (f"{home}/out", f"{home}/state") if home else ("out", "rocksdb:state")
+    sinks = "".join(f'  {port}: {{format: parquet, path: "{ports}/{port}"}}\n' for port in PORTS)
     path = directory / "job.yaml"
     path.write_text(
         'name: bench\nsource: {format: files, path: in, file_format: json, schema: "k string, t long", '
         "max_files_per_batch: 1}\nkey: k\nexpiry: {by: event_time, field: t, period: 1h, span: 10m, unit: s}\n"
-        f'store: {{url: "{url}/state", shards: {shards}, tables: tables}}\nsinks:\n{sinks}'
+        f'store: {{url: "{store}", shards: {shards}, tables: tables}}\nsinks:\n{sinks}'
         'spark: {spark.master: "local[2]", spark.driver.memory: 1g}\n',
         encoding="utf-8",
     )
@@ -79,30 +83,50 @@ class _Counts:
 
 def measure(hdfs: Hdfs, directory: Path, windows: int, rows: int, shards: int) -> str:
     """The tables."""
-    url = f"{hdfs.url}/{uuid.uuid4().hex[:8]}"
-    config = load_config(_config(directory, url, shards))
+    counts: list[_Counts] = []
+
+    def count(done: int) -> None:
+        if done in (_WARM, _WARM + windows):
+            counts.append(_Counts(hdfs))
+
+    # The window after a count waits for that count.
+    measured = _run(directory, _new_home(hdfs), windows, rows, shards, count)[1:]
+    before, after = counts
+    return "\n\n".join([_times(measured), _calls(before, after, windows, hdfs)])
+
+
+def side_by_side(hdfs: Hdfs, directory: Path, windows: int, rows: int, shards: int) -> str:
+    """A turn of each home."""
+    lines = []
+    for name, home in (("HDFS", _new_home(hdfs)), ("RocksDB", "")):
+        folder = directory / f"turn-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        lines.append(f"{name}: {_times(_run(folder, home, windows, rows, shards, lambda _: None))}")
+    return "\n".join(lines)
+
+
+def _new_home(hdfs: Hdfs) -> str:
+    return f"{hdfs.url}/{uuid.uuid4().hex[:8]}"
+
+
+def _run(
+    directory: Path, home: str, windows: int, rows: int, shards: int, when_done: Callable[[int], None]
+) -> list[BatchProgress]:
+    """The windows of a job but the first ones. `when_done` gets the number of windows after each."""
+    config = load_config(_config(directory, home, shards))
     _fill(directory, _WARM + windows, rows)
     seen: list[BatchProgress] = []
-    counts: list[_Counts] = []
 
     def note(progress: BatchProgress) -> None:
         seen.append(progress)
-        if len(seen) in (_WARM, _WARM + windows):
-            counts.append(_Counts(hdfs))
+        when_done(len(seen))
 
     run(config, once=True, max_windows=None, take_over=False, on_progress=note, clock=wall_clock_us)
-    before, after = counts
-    # The window after a count waits for that count.
-    measured = seen[_WARM + 1 :]
-    return "\n\n".join(
-        [
-            _times([one.seconds * 1000 for one in measured], measured),
-            _calls(before, after, windows, hdfs),
-        ]
-    )
+    return seen[_WARM:]
 
 
-def _times(taken: list[float], windows: list[BatchProgress]) -> str:
+def _times(windows: list[BatchProgress]) -> str:
+    taken = [one.seconds * 1000 for one in windows]
     phases = {
         name: statistics.median(1000 * one.phases.get(name, 0.0) for one in windows) for name in windows[-1].phases
     }
@@ -152,6 +176,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=50)
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--shards", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--directory", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.directory) as folder:
@@ -159,6 +184,8 @@ def main() -> None:
         with Hdfs(directory / "hdfs", datanodes=2, early_close=True) as hdfs:
             os.environ["HADOOP_CONF_DIR"] = str(hdfs.conf)
             print(measure(hdfs, directory, given.windows, given.rows, given.shards), flush=True)
+            for _ in range(given.rounds):
+                print(side_by_side(hdfs, directory, given.windows, given.rows, given.shards), flush=True)
 
 
 if __name__ == "__main__":
