@@ -34,6 +34,8 @@ from tests.services.prometheus import RULES, Prometheus
 
 _CLI = (sys.executable, "-m", "deduper")
 _RATE = 300
+_FALLS_BACK = 20 * _RATE
+"""So many records: keys of the last twenty seconds, most of which are in the bucket of now."""
 _PERIOD, _SPAN = "2h", "5m"
 _QUIET_S = 180.0
 """A healthy beginning: it is the yesterday of the last incidents."""
@@ -73,7 +75,7 @@ class Traffic:
     share_ahead: float = 1.0
     stands_at: datetime | None = None
     repeat_later: timedelta = timedelta()
-    counter_begins_again: bool = False
+    counter_falls_back: bool = False
     rate: int = _RATE
 
 
@@ -96,16 +98,16 @@ class Sender:
 
     def _run(self) -> None:
         recent: list[tuple[str, datetime, str]] = []
-        number = again = 0
+        number = again = 0  # `again`: of a counter that has fallen back
         while not self._is_over.wait(0.1):
             traffic = self.traffic
             now = datetime.now(UTC)
             for _ in range(traffic.rate // 10):
-                if traffic.counter_begins_again:
-                    again += 1
+                if traffic.counter_falls_back:
+                    again = (again or number - _FALLS_BACK) + 1
                     user, page = f"u{again}", "/again"
                 else:
-                    number += 1
+                    number, again = number + 1, 0
                     user, page = f"u{number}", "/"
                 at = traffic.stands_at or now
                 if self._chance.random() < traffic.share_ahead:
@@ -447,8 +449,8 @@ INCIDENTS: tuple[Incident, ...] = (
         after_s=_YESTERDAY_S + _QUIET_S,
     ),
     Incident(
-        "a producer's counter begins again",
-        changed_traffic(counter_begins_again=True),
+        "a producer's counter falls back",
+        changed_traffic(counter_falls_back=True),
         alerts=("DeduperConflicts",),
         look=((*_STATUS, "--conflicts"),),
         cause=r"^page ",
