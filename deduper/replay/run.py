@@ -300,6 +300,7 @@ class _Opening:
             {} if known is None else {SOURCE_FOLDER: known.folder},
             self._window_bytes,
             self._twin,
+            session.sparkContext.defaultParallelism,
         )
         made = self._source
         if not isinstance(source, FilesSource) or known is None:

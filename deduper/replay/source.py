@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 WINDOW_BYTES = 256 << 20
 """A window takes parts up to so many bytes of records, at least one."""
+_FOR_ALL_CORES = 4
+"""So many times as much while there are fewer parts than cores: a part, which may be a day's file, is one task."""
 
 
 class _OtherClock(SourceAwayError):
@@ -179,6 +181,7 @@ class ReplaySource:
         kept: Mapping[str, Any],
         window_bytes: int | None = None,
         twin: Twin | None = None,
+        cores: int = 1,
     ) -> None:
         self.place = place
         self._planned = planned
@@ -188,6 +191,7 @@ class ReplaySource:
         self._kept = kept
         self._twin = twin
         self._window_bytes = WINDOW_BYTES if window_bytes is None else window_bytes
+        self._cores = cores
         self._plan: Plan | None = None
         self._name = ""
         self._done = 0
@@ -210,7 +214,7 @@ class ReplaySource:
         size = taken[0].decoded_bytes
         for part in plan.parts[self._done + 1 :]:
             size += part.decoded_bytes
-            if size > self._window_bytes:
+            if size > self._window_bytes * (_FOR_ALL_CORES if len(taken) < self._cores else 1):
                 break
             taken.append(part)
         return ReplayBatch(
