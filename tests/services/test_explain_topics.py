@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from deduper.cli.main import app
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, config_file, header, records, settings
-from tests.services.kafka_traffic import read, send
+from tests.services.kafka_traffic import Record, forget_before, read, recreate_topic, send
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 PORTS = ("unique", "duplicate", "expired")
@@ -75,3 +75,34 @@ def test_what_cannot_be_read_is_said(
     assert "no header `dedup-reason`" in said
     assert "expired: topic never-made was not read: the cluster has no topic never-made" in said
     assert {copy["verdict"] for copy in found["copies"]} == {"unique"}
+
+
+def test_conflicts_name_their_columns_by_the_records_of_the_source(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    """Though `unique` is a topic; a first copy is left out that is deleted, or whose topic was made anew."""
+    source = new_topic("in", partitions=1)
+    sections = settings(broker, source, topics, fingerprint="all")
+    sections["source"]["value"] = {"format": "json", "schema": "k string, t long, page string"}
+    sections["expiry"] = {"by": "never"}
+    sections["sinks"]["duplicate"] = {"format": "parquet", "path": "out/duplicate"}
+    job = KafkaJob(tmp_path, session, sections)
+    for page in ("/", "/again"):
+        values = [json.dumps({"k": f"k{key}", "t": 1, "page": page}).encode() for key in range(40)]
+        send(broker.plain(), source, [Record(value) for value in values])
+        assert job.run().rows == 40
+
+    def conflicts() -> Any:
+        found = CliRunner().invoke(app, ["status", str(config_file(tmp_path, sections)), "--conflicts", "--json"])
+        assert found.exit_code == 0, found.output
+        return json.loads(found.stdout)
+
+    found = conflicts()
+    assert (found["total"], found["compared"], found["columns"], found["unread"]) == (40, 40, {"page": 40}, [])
+    forget_before(broker, source, {0: 10})
+    assert conflicts()["columns"] == {"page": 30}
+    recreate_topic(broker, source)
+    send(broker.plain(), source, [Record(value) for value in reversed(values)])
+    assert conflicts()["compared"] == 0
+    broker.delete_topic(source)
+    assert f"first copies: the source was not read: the cluster has no topic {source}" in conflicts()["unread"][0]

@@ -14,9 +14,10 @@ from typing import Any
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.columns import ColumnType
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import CONFLICT_REASONS, TupleVerdict
-from deduper.errors import UsageError
+from deduper.errors import DeduperError, UsageError
 from deduper.payload import Leaf, leaves
 from deduper.sinks import plain_values
 from deduper.sinks.published import FoundRow, published_files, rows_where
@@ -60,20 +61,23 @@ def conflicts_of(store: OpenStore, *, values: bool = False) -> ConflictReport:
     total = sum(totals.get(reason, 0) for reason in CONFLICT_REASONS)
     found = list(_newest(store, config, min(MOST, total)))
     firsts = _first_copies(store, config, found)
+    unread = [*_unread(config)]
+    if config.payload is not None and isinstance(config.source, KafkaSource):
+        unread += _from_source(store, config, found, firsts)
     keys, columns, compared = Counter[tuple[object, ...]](), Counter[str](), 0
     for row in found:
         keys[tuple(row.record.get(name) for name in config.key)] += 1
         first = firsts.get(_named(row) or (-1, "", -1))
         if first is not None and config.payload is not None:
             compared += 1
-            columns.update(differing(config.payload, row.record, first.record))
+            columns.update(differing(config.payload, row.record, first))
     return ConflictReport(
         total=total,
         looked_at=len(found),
         compared=compared,
         columns=dict(columns.most_common()),
         keys=tuple((_text(key, values=values), count) for key, count in keys.most_common(_MOST_KEYS)),
-        unread=tuple(_unread(config)),
+        unread=tuple(unread),
     )
 
 
@@ -106,14 +110,14 @@ def _named(row: FoundRow) -> _Named | None:
     return None if first is None else (int(first["window"]), first["source"], int(first["position"]))
 
 
-def _first_copies(store: OpenStore, config: Config, found: list[FoundRow]) -> Mapping[_Named, FoundRow]:
-    """The rows of the first copies that are there, of those that conflicts name."""
+def _first_copies(store: OpenStore, config: Config, found: list[FoundRow]) -> dict[_Named, Mapping[str, Any]]:
+    """The records of first copies, of those that conflicts name and a port of files has."""
     wanted: defaultdict[int, set[_Named]] = defaultdict(set)
     for row in found:
         if (named := _named(row)) is not None:
             wanted[named[0]].add(named)
     files = published_files(store.ports[_UNIQUE], store.log.manifest.store_id) if _UNIQUE in store.ports else []
-    firsts: dict[_Named, FoundRow] = {}
+    firsts: dict[_Named, Mapping[str, Any]] = {}
     for file in files:
         if file.window in wanted:
             positions = {position for _, _, position in wanted[file.window]}
@@ -124,8 +128,32 @@ def _first_copies(store: OpenStore, config: Config, found: list[FoundRow]) -> Ma
             for row in rows:
                 named = file.window, row.dedup["source"], int(row.dedup["position"])
                 if named in wanted[file.window]:
-                    firsts[named] = row
+                    firsts[named] = row.record
     return firsts
+
+
+def _from_source(
+    store: OpenStore, config: Config, found: list[FoundRow], firsts: dict[_Named, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Add the first copies that the source's topics still hold; gives why they cannot be read.
+
+    A record under another key is none: its topic was made again.
+    """
+    from deduper.admin.keys.topic_rows import source_records  # it loads Kafka's client, which is an extra
+
+    missing = {named: row for row in found if (named := _named(row)) is not None and named not in firsts}
+    wanted: defaultdict[str, set[int]] = defaultdict(set)
+    for _, source, position in missing:
+        wanted[source].add(position)
+    try:
+        records = source_records(config, store.log.manifest.salt, wanted)
+    except DeduperError as exc:
+        yield f"first copies: the source was not read: {exc}"
+        return
+    for named, row in missing.items():
+        record = records.get(named[1:])
+        if record is not None and all(record.get(name) == row.record.get(name) for name in config.key):
+            firsts[named] = record
 
 
 def _text(key: tuple[object, ...], *, values: bool) -> str:
@@ -139,6 +167,8 @@ def _unread(config: Config) -> Iterator[str]:
     if config.payload is None:
         yield "columns: the payload is the value of records, as bytes"
     for port in ("unique", "duplicate", "error"):
+        if port == _UNIQUE and isinstance(config.source, KafkaSource) and not config.keeps_versions:
+            continue  # first copies come from the source
         if port not in config.file_ports and (port != "error" or config.may_refuse_conflicts):
             yield f"{port}: only ports of files are read"
 

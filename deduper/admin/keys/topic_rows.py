@@ -1,10 +1,11 @@
-"""The records of one key in a topic that is a port, found by the job's own reading of its source.
+"""Records in topics, found by the job's own reading of its source: those of one key in a port, or some of the source.
 
-All records that the brokers still hold are fetched, and only the key's columns of them are parsed.
+Of a port's topic all records that the brokers still hold are fetched, and only the key's columns of them are parsed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,16 @@ from deduper.config.kafka.options import connection_options, librdkafka_options
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
+from deduper.kafka.client import consumer_options
+from deduper.kafka.commands import committed_ranges
 from deduper.sinks.published import SoughtKey, has_key
 from deduper.sources.kafka import partition_queue as queue
-from deduper.sources.kafka.fetching import name_of, whole_topic
+from deduper.sources.kafka.fetching import RangePart, fetched, name_of, whole_topic
 from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.kafka.topic_reading import TopicReading
 
 _NEEDED = ("reason", "window", "origin")
+_GAP = 5000
 _PLACE = ("topic", "partition", "offset")
 """Parts of a record that are others in the port's topic."""
 
@@ -69,6 +73,42 @@ def find_in_topic(config: Config, salt: bytes, sink: KafkaSink, key: SoughtKey) 
                 record = records[row] if others else {}
                 found.append(TopicRow(f"{sink.topic}-{part.partition}@{offset}", headers, record))
     return count, found
+
+
+def source_records(
+    config: Config, salt: bytes, wanted: Mapping[str, Set[int]]
+) -> dict[tuple[str, int], dict[str, Any]]:
+    """Records of the job's source by source partition and offset, as many of those wanted as the brokers still hold.
+
+    `wanted`: offsets by source partition, `topic-number`. A topic that was made again has other records there.
+
+    Raises:
+        DeduperError: the topics cannot be read now.
+    """
+    source = config.source
+    assert isinstance(source, KafkaSource)
+    reading, client = topic_reading(config, source, salt), consumer_options(source)
+    names, found = [column.name for column in reading.declared.columns], dict[tuple[str, int], dict[str, Any]]()
+    for name, offsets in wanted.items():
+        topic, _, number = name.rpartition("-")
+        first, end = committed_ranges(client, topic).get(int(number), (0, 0))
+        held = np.array(sorted(offset for offset in offsets if first <= offset < end), np.int64)
+        for start, last in _near_ones(held):
+            part = RangePart(topic, int(number), start, last + 1, 0, 0)
+            for batch in fetched(client, part, True):
+                some = batch.filter(pa.array(np.isin(batch.column(queue.OFFSET).to_numpy(), held)))
+                values = reading.columns(part, some, list(range(len(names))))
+                records = pa.table({names[number]: column for number, column in values.items()}).to_pylist()
+                found |= {
+                    (name, at): one for at, one in zip(some.column(queue.OFFSET).to_pylist(), records, strict=True)
+                }
+    return found
+
+
+def _near_ones(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:
+    """First and last of those that one request finds: it gives some thousands of records anyway."""
+    for some in np.split(offsets, np.flatnonzero(np.diff(offsets) > _GAP) + 1) if offsets.size else ():
+        yield int(some[0]), int(some[-1])
 
 
 def _reading(config: Config, salt: bytes, sink: KafkaSink, key: SoughtKey) -> TopicReading:

@@ -23,6 +23,7 @@ from deduper.errors import DeduperError, UsageError
 from deduper.ranges.batch import job
 from deduper.ranges.batch.job import RangeReport
 from deduper.ranges.batch.settings import RangeJob
+from deduper.ranges.batch.sides import ParquetSide
 from tests.deduper.ranges.aggregate import oracle
 from tests.deduper.ranges.stream import own_aggregates
 
@@ -479,3 +480,10 @@ def test_the_command(tmp_path: Path) -> None:
     found = json.loads(report.stdout)
     assert found.pop("seconds") > 0
     assert found == {"per": "event", "indexed_rows": 50, "rows": 60, "errors": {}}
+
+
+def test_rows_of_a_side_are_those_of_its_footers(tmp_path: Path) -> None:
+    """They are what the rows that were read are held against: with none, a file that is cut short would pass."""
+    for number, count in enumerate((3, 0, 4)):
+        pq.write_table(pa.table({"id": pa.array(range(count), pa.int64())}), tmp_path / f"{number}.parquet")
+    assert ParquetSide.of(sorted(map(str, tmp_path.iterdir())), 2).rows == 7

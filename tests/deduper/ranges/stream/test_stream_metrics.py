@@ -127,6 +127,17 @@ def test_a_stream_that_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             runner.run()
 
 
+def test_a_stream_runs_while_its_heartbeat_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its process exists; one that stands still, or is not there, is of no stream that runs."""
+    scene = Scene(tmp_path)
+    two_windows(scene)
+    moves = [True, False, True]
+    monkeypatch.setattr("deduper.ranges.stream.status.beats", lambda _: moves.pop(0))
+    with owned_store(scene.job, take_over=False, wall_clock_us=lambda: 0):
+        assert [scene.status.is_running, scene.status.is_running] == [True, False]
+    assert not scene.status.is_running
+
+
 @pytest.mark.slow
 def test_the_status_of_a_store(tmp_path: Path) -> None:
     """Beside no owner, without a window of its own."""
