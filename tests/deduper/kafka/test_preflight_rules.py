@@ -246,6 +246,8 @@ def test_nothing_is_made_up_of_a_cluster_that_lets_nobody_in() -> None:
     up = (Server("a:9092"),)
     assert [diagnostic.check for diagnostic in diagnostics(Cluster(up, refusal="wrong password"))] == ["login"]
     assert [diagnostic.check for diagnostic in diagnostics(Cluster(up, silence="timed out"))] == ["brokers"]
+    of_before = cluster(Topic("in", is_there=False), refusal="wrong password")
+    assert only(of_before).check == "login", "what was seen before a refusal is no finding"
     assert [diagnostic.severity for diagnostic in diagnostics(Cluster(unseen="a JKS store"))] == [Severity.NOTE]
 
 
