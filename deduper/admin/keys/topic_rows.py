@@ -25,9 +25,10 @@ from deduper.sources.kafka.reading import topic_reading
 from deduper.sources.kafka.topic_reading import TopicReading
 
 _NEEDED = ("reason", "window", "origin")
-_GAP = 5000
 _PLACE = ("topic", "partition", "offset")
 """Parts of a record that are others in the port's topic."""
+_GAP = 5000
+"""Between two offsets that one request still finds: a fetch gives some thousands of records anyway."""
 
 
 class UnreadTopicError(DeduperError):
@@ -89,9 +90,10 @@ def source_records(
     assert isinstance(source, KafkaSource)
     reading, client = topic_reading(config, source, salt), consumer_options(source)
     names, found = [column.name for column in reading.declared.columns], dict[tuple[str, int], dict[str, Any]]()
+    ranges = {topic: committed_ranges(client, topic) for topic in {name.rpartition("-")[0] for name in wanted}}
     for name, offsets in wanted.items():
         topic, _, number = name.rpartition("-")
-        first, end = committed_ranges(client, topic).get(int(number), (0, 0))
+        first, end = ranges[topic].get(int(number), (0, 0))
         held = np.array(sorted(offset for offset in offsets if first <= offset < end), np.int64)
         for start, last in _near_ones(held):
             part = RangePart(topic, int(number), start, last + 1, 0, 0)
@@ -106,7 +108,7 @@ def source_records(
 
 
 def _near_ones(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[tuple[int, int]]:
-    """First and last of those that one request finds: it gives some thousands of records anyway."""
+    """First and last of those that one request finds."""
     for some in np.split(offsets, np.flatnonzero(np.diff(offsets) > _GAP) + 1) if offsets.size else ():
         yield int(some[0]), int(some[-1])
 
