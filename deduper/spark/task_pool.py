@@ -1,4 +1,4 @@
-"""A pool of Spark tasks, one per core, that runs all steps of a large window: one job instead of three.
+"""A pool of Spark tasks, one per core, that runs the steps of a large window: one job instead of three.
 
 Starting a job and collecting its results takes 30 ms in which the cores are nearly idle: with three jobs, an eighth of
 a window of a million rows. So the tasks of one job stay for the whole window. Each connects to the driver, receives
@@ -28,6 +28,8 @@ from bucket_store.maintenance.background_task import InBackground
 
 _T = TypeVar("_T")
 _Payload = TypeVar("_Payload")
+RunTasks = Callable[[Callable[[int], None], int], object]
+"""Runs a function as so many tasks of a job; each gets its number."""
 
 
 class TaskPool:
@@ -39,11 +41,11 @@ class TaskPool:
     def __init__(
         self,
         folder: Path,
-        run: Callable[[Callable[[int], None], int], object],
+        run: RunTasks,
         workers: int,
         in_background: InBackground,
     ) -> None:
-        """Start that many workers. Only this user may enter `folder`; `run` runs a function as that many tasks."""
+        """Start that many workers. Only this user may enter `folder`."""
         name = secrets.token_hex(8)
         self._listener = socket.socket(socket.AF_UNIX)
         with _address(folder, name) as address:

@@ -656,6 +656,24 @@ def test_a_query_that_runs(own: SparkSession, tmp_path: Path) -> None:
     assert copies.filter("at.tags IS NULL").collect()[0]["_dedup"]["first_seen"]["window"] == 0
 
 
+def test_a_large_batch_has_two_jobs_of_its_query(own: SparkSession, tmp_path: Path) -> None:
+    """Spark reads it by one, and the tasks of the other judge and write it; `stop` cancels both."""
+    rows = own.range(40_000).selectExpr("id % 30000 AS k", "repeat('x', 150) || id AS payload")
+    rows.write.parquet(str(tmp_path / "in"))
+    dedup = a_deduper(tmp_path)
+    write = dedup.into(unique=tmp_path / "unique", duplicate=None, expired=None, error=None)
+    tracker = own.sparkContext.statusTracker()
+    stream = own.readStream.schema("k bigint, payload string").parquet(str(tmp_path / "in"))
+    before = set(tracker.getJobIdsForGroup())
+    query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    running = query.trigger(availableNow=True).start()
+    running.awaitTermination()
+    dedup.close()
+    assert len(tracker.getJobIdsForGroup(running.runId)) == 2
+    assert set(tracker.getJobIdsForGroup()) == before
+    assert own.read.parquet(str(tmp_path / "unique")).count() == 30_000
+
+
 def test_a_deleted_commit_file_judges_nothing_again(
     own: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

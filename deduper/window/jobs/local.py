@@ -5,8 +5,8 @@
     write   some tasks, each with some source partitions
 
 The steps have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them, except to read
-a DataFrame. The tasks of one job do all three steps of files and topics (`spark.task_pool`); of a DataFrame each step
-is a job. The driver does a step itself if starting a job would take longer: a small window has no job at all.
+a DataFrame, in a job of its own. The tasks of one other job do all other steps (`spark.task_pool`). The driver does a
+step itself if starting a job would take longer: a small window of files or topics has no job at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
@@ -31,7 +31,7 @@ from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.sources.protocol import Records, SparkRows
 from deduper.spark.dataframes import map_in_arrow
-from deduper.spark.task_pool import TaskPool
+from deduper.spark.task_pool import RunTasks, TaskPool
 from deduper.tasks.judge import JudgeTask, Receipt, judge
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.readers.reading_tasks import PartRead, read_by_spark, read_group
@@ -141,6 +141,8 @@ class SparkRun:
         ]
         # What Spark has read costs a job; the other steps of a small window need none.
         self._is_small = is_small(sum(receipt.spilled_bytes for receipt in receipts))
+        if not self._is_small:
+            self._start_pool(task, task.shards)
         return read_by_spark(receipts, int(counted.get["rows"]))
 
     def _start_pool(self, task: ReadTask, most: int) -> None:
@@ -148,13 +150,27 @@ class SparkRun:
         try:
             self._pool = TaskPool(
                 Path(task.directory),
-                lambda function, workers: self._run(function, range(workers)),
+                self._as_this_thread(lambda function, workers: self._run(function, range(workers))),
                 min(self._cores, os.cpu_count() or 1, most),
                 self._job_thread,
             )
         except OSError as exc:
             # Not every file system has sockets; one job per step gives the same.
-            logger.info("three jobs a window, no socket in %s: %s", task.directory, exc)
+            logger.info("a job for each step, no socket in %s: %s", task.directory, exc)
+
+    def _as_this_thread(self, run: RunTasks) -> RunTasks:
+        """It runs jobs as this thread does: as its query's, in its pool of the scheduler, cancelled with its group.
+
+        PySpark's `inheritable_thread_target` is not the same in all its releases.
+        """
+        context: Any = self.session.sparkContext._jsc.sc()
+        properties = context.getLocalProperties().clone()
+
+        def run_so(function: Callable[[int], None], workers: int) -> object:
+            context.setLocalProperties(properties)
+            return run(function, workers)
+
+        return run_so
 
     def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
         """The admitted rows of reading tasks with categories."""
