@@ -27,6 +27,7 @@ from deduper.config.values import (
     shown,
     unknown_groups,
 )
+from deduper.file_formats import PortFormat, SourceFormat
 
 
 class FilesSource(Section):
@@ -34,7 +35,7 @@ class FilesSource(Section):
 
     format: Literal["files"]
     path: str = Field(description="Directory or glob to read; relative to the config file's folder", examples=["in/"])
-    file_format: Literal["json", "csv", "parquet", "common_log", "combined_log", "logfmt"] = Field(
+    file_format: SourceFormat = Field(
         description="Format of the files: JSON lines, CSV, Parquet, or lines of logs: of web servers, or logfmt",
         examples=["json"],
     )
@@ -102,7 +103,7 @@ class FilesSource(Section):
 class FileSink(Section):
     """A port whose rows are written as files into a directory."""
 
-    format: Literal["parquet", "json", "csv"]
+    format: PortFormat
     url: PortUrl = Field(
         alias="path",
         description="Directory the port's files appear in: a path, or `hdfs://HOST:PORT/PATH`",
@@ -116,7 +117,7 @@ class FileSink(Section):
 
     @property
     def ending(self) -> str:
-        """What its files end in, without the point; see `tasks.port_formats`."""
+        """What its files end in, without the point; see `file_formats.ENDINGS`."""
         return self.format
 
     @property
@@ -133,7 +134,7 @@ class FileSink(Section):
 class TypedFiles(Section):
     """Files of rows. Text has a schema, Parquet has types of its own."""
 
-    format: Literal["parquet", "csv", "json", "common_log", "combined_log", "logfmt"] = Field(examples=["parquet"])
+    format: SourceFormat = Field(examples=["parquet"])
     columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
 
     @model_validator(mode="after")

@@ -39,7 +39,6 @@ from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import FoundFiles, found_files, list_files
 from deduper.sources.files.source_file import shown
 from deduper.sources.protocol import PlannedSource
-from deduper.tasks.port_formats import Format
 from deduper.window.completeness import OUTPUTS, SEED, SEED_OPEN
 from deduper.window.recovery import Ownership
 
@@ -119,19 +118,19 @@ def _outputs(config: Config, given: SeedInput) -> FilesSource:
         raise UsageError(f"{given.option}: not all files are a port's: name its folder, or leave out --outputs")
     if len(forms) > 1:
         raise UsageError(f"{given.option}: the files are of several formats: name those of one, such as PATH/*.parquet")
-    form = next(iter(forms)) if forms else Format.PARQUET
+    form = next(iter(forms)) if forms else "parquet"
     has_texts = any(column.type.name == "string" for column in config.key_columns)
-    if form is Format.CSV and config.null_keys == "allow" and has_texts:
+    if form == "csv" and config.null_keys == "allow" and has_texts:
         raise UsageError(
             f"{given.option}: with `null_keys: allow` a text of a key may be empty or null: "
             "CSV reads both as null, so these keys cannot be told apart"
         )
     more: dict[str, Any] = (
-        {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form is Format.CSV else {"header": False}
+        {"columns": f"{source.columns}, {DEDUP} string", "header": True} if form == "csv" else {"header": False}
     )
     # All columns are in the rows, and none in the names of files.
     more |= {"name_pattern": None, "delimiter": ","}
-    return source.model_copy(update={"file_format": (form or Format.PARQUET).value, **more})
+    return source.model_copy(update={"file_format": form, **more})
 
 
 def _records(config: Config, given: SeedInput) -> FilesSource:

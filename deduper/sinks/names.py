@@ -15,7 +15,7 @@ from bucket_store.log.records import OutputFile
 from bucket_store.places.place import Place
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink
-from deduper.tasks.port_formats import ENDINGS, Format
+from deduper.file_formats import ENDINGS, PortFormat
 
 STAGING = "_staging"
 PUBLISHED = "_published"
@@ -51,7 +51,7 @@ class FinalName:
     store: str
     window: int
     number: int
-    format: Format
+    format: PortFormat
 
     @classmethod
     def of(cls, name: str) -> FinalName | None:

@@ -17,10 +17,11 @@ import json
 import math
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +34,9 @@ from deduper.columns import Column, ColumnType
 from deduper.core.digests import KeyValue, Plain, plain_value
 from deduper.dedup_column import DEDUP
 from deduper.errors import IntegrityError
+from deduper.file_formats import PortFormat, format_of_name
 from deduper.sinks import plain_values
 from deduper.sinks.names import FinalName
-from deduper.tasks.port_formats import Format
 from deduper.tasks.row_files import errors_of, open_lines, parquet_file
 from deduper.text.written import json_lines
 
@@ -67,13 +68,13 @@ def published_files(folder: Place, store_id: str) -> list[PublishedFile]:
     ]
 
 
-def format_of(file: Place) -> Format:
+def format_of(file: Place) -> PortFormat:
     """The format that a file's ending names.
 
     Raises:
         IntegrityError: it names none.
     """
-    found = Format.of(file.path.name)
+    found = format_of_name(file.path.name)
     if found is None:
         raise IntegrityError(f"{file}: cannot be read as an output: its name has no ending of a port's format")
     return found
@@ -105,43 +106,9 @@ def judged_rows(file: Place, columns: Sequence[Column], first_expiry: ColumnType
         IntegrityError: it is no such file, or a value is none of its column's type.
         FileNotFoundError: a reader has taken it away.
     """
-    names = [column.name for column in columns]
     with errors_of(file):
-        if format_of(file) is Format.PARQUET:
-            with parquet_file(file) as opened:
-                table = opened.read(columns=[*names, DEDUP])
-            values = [plain_values.of_arrow(table.column(column.name), column.type) for column in columns]
-            said = _dedups_of_arrow(table.column(DEDUP), first_expiry)
-        else:
-            if format_of(file) is Format.JSON:
-                rows = list(_json_rows(file))
-                said = [row[DEDUP] for row in rows]
-                values = [[plain_values.of_json(row.get(one.name), one.type) for row in rows] for one in columns]
-            else:
-                texts = csv_texts(file, [*names, DEDUP])
-                said = [json_of(text or "") for text in texts[DEDUP]]
-                values = [[plain_values.of_field(text, one.type) for text in texts[one.name]] for one in columns]
-            for one in said:
-                if one.get("first_seen") is not None:
-                    expiry = plain_values.of_json(one["first_seen"].get("expiry"), first_expiry)
-                    one["first_seen"] = {**one["first_seen"], "expiry": expiry}
+        said, values = _rows_of(file).judged(file, columns, first_expiry)
         return [_judged(one, tuple(column[row] for column in values)) for row, one in enumerate(said)]
-
-
-def _dedups_of_arrow(dedup: pa.ChunkedArray, first_expiry: ColumnType) -> list[dict[str, Any]]:
-    """`_dedup` of each row, with the first copy's expiry key as a plain value."""
-    kinds = {field.name for field in dedup.type}
-    names = ("verdict", "reason", "window", "source", "position")
-    columns = {name: pc.struct_field(dedup, name).to_pylist() for name in names}
-    if "first_seen" in kinds:
-        firsts = pc.struct_field(dedup, "first_seen")
-        expiry = plain_values.of_arrow(pc.struct_field(firsts, "expiry"), first_expiry)
-        places = [pc.struct_field(firsts, name).to_pylist() for name in ("window", "source", "position")]
-        columns["first_seen"] = [
-            dict(zip(("window", "source", "position", "expiry"), named, strict=True)) if is_named else None
-            for is_named, *named in zip(firsts.is_valid().to_pylist(), *places, expiry, strict=True)
-        ]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _judged(said: dict[str, Any], values: tuple[Plain | None, ...]) -> JudgedRow:
@@ -162,17 +129,7 @@ def said_of_rows(file: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         FileNotFoundError: a reader has taken it away.
     """
     with errors_of(file):
-        if format_of(file) is Format.PARQUET:
-            with parquet_file(file) as opened:
-                there = {leaf.path for leaf in map(opened.schema.column, range(len(opened.schema)))}
-                leaves = [path for name in schema.names if (path := f"{DEDUP}.{name}") in there]
-                for batch in opened.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
-                    yield _said(batch, schema)
-        else:
-            rows = _dedup_texts(file)
-            while some := list(islice(rows, _BATCH_ROWS)):
-                columns = [[row.get(name) for row in some] for name in schema.names]
-                yield pa.RecordBatch.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
+        yield from _rows_of(file).said(file, schema)
 
 
 def said_and_records(file: Place, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
@@ -190,18 +147,6 @@ def _said(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _dedup_texts(file: Place) -> Iterator[dict[str, Any]]:
-    """`_dedup` of every row of a JSON or CSV file; one row is in memory at a time."""
-    if format_of(file) is Format.JSON:
-        with open_lines(file) as lines:
-            yield from (json.loads(line)[DEDUP] for line in lines)
-    else:
-        csv.field_size_limit(sys.maxsize)
-        with io.TextIOWrapper(open_lines(file), encoding="utf-8", newline="") as texts:
-            rows: csv.DictReader[str] = csv.DictReader(texts)
-            yield from (json.loads(row[DEDUP]) for row in rows)
 
 
 # --- the rows of a key
@@ -249,13 +194,7 @@ def find_rows(file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[i
         FileNotFoundError: a reader has taken it away.
     """
     with errors_of(file):
-        match format_of(file):
-            case Format.PARQUET:
-                return _in_parquet(file, key)
-            case Format.JSON:
-                return _in_json(file, key)
-            case Format.CSV:
-                return _in_csv(file, key, columns)
+        return _rows_of(file).with_key(file, key, columns)
 
 
 def rows_where(
@@ -268,27 +207,7 @@ def rows_where(
         FileNotFoundError: a reader has taken it away.
     """
     with errors_of(file):
-        if format_of(file) is Format.PARQUET:
-            return _parquet_rows_where(file, field, wanted)
-        if format_of(file) is Format.JSON:
-            rows = _json_rows(file)
-        else:
-            texts = csv_texts(file, [*(column.name for column in columns), DEDUP])
-            rows = ({**row, DEDUP: json_of(row[DEDUP] or "")} for row in _rows(texts))
-        return [_row(at, row) for at, row in enumerate(rows) if row[DEDUP].get(field) in wanted]
-
-
-def _parquet_rows_where(file: Place, field: str, wanted: Collection[str] | Collection[int]) -> list[FoundRow]:
-    found, before = [], 0
-    with parquet_file(file) as opened:
-        for batch in opened.iter_batches(_BATCH_ROWS, use_threads=False):
-            values = batch.column(DEDUP).field(field)
-            sought = pa.array(list(wanted)).cast(values.type)
-            rows = np.flatnonzero(pc.is_in(values, sought).to_numpy(zero_copy_only=False))
-            taken = _python_rows(batch.take(pa.array(rows)))
-            found += [_row(before + int(at), row) for at, row in zip(rows, taken, strict=True)]
-            before += batch.num_rows
-    return found
+        return _rows_of(file).where(file, columns, field, wanted)
 
 
 def has_key(table: pa.Table, key: SoughtKey) -> Any:
@@ -297,23 +216,6 @@ def has_key(table: pa.Table, key: SoughtKey) -> Any:
     for column, value in zip(key.columns, key.plain, strict=True):
         result &= _equals(table.column(column.name), column, value)
     return result
-
-
-def _in_parquet(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
-    found, before = [], 0
-    with parquet_file(file) as reader:
-        for number in range(reader.num_row_groups):
-            group = reader.metadata.row_group(number)
-            if _may_hold(group, key):
-                of_key = reader.read_row_group(number, [column.name for column in key.columns])
-                rows = np.flatnonzero(has_key(of_key, key))
-                if rows.size:
-                    whole = reader.read_row_group(number).take(pa.array(rows))
-                    found += [
-                        _row(before + int(row), values) for row, values in zip(rows, _python_rows(whole), strict=True)
-                    ]
-            before += group.num_rows
-    return before, found
 
 
 def _python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
@@ -376,39 +278,6 @@ def _equals(values: pa.ChunkedArray, column: Column, value: Plain | None) -> Any
     return np.asarray(pc.fill_null(equal, fill_value=False)).astype(np.bool_)
 
 
-def _in_json(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
-    found, number, plain, texts = [], -1, key.plain, key.texts
-    with open_lines(file) as lines:
-        for number, line in enumerate(lines):
-            if all(text in line for text in texts):
-                values = json_of(line)
-                written = [plain_values.of_json(values.get(column.name), column.type) for column in key.columns]
-                if _are_equal(written, plain):
-                    found.append(_row(number, values))
-    return number + 1, found
-
-
-def _in_csv(file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
-    names = [column.name for column in columns]
-    texts, plain = csv_texts(file, [*names, DEDUP]), key.plain
-    found = []
-    for number, row in enumerate(_rows(texts)):
-        written = [plain_values.of_field(row[column.name], column.type) for column in key.columns]
-        if _are_equal(written, plain):
-            found.append(_row(number, {**row, DEDUP: json_of(row[DEDUP] or "")}))
-    return len(texts[DEDUP]), found
-
-
-def _rows(texts: dict[str, list[str | None]]) -> Iterator[dict[str, Any]]:
-    for row in zip(*texts.values(), strict=True):
-        yield dict(zip(texts, row, strict=True))
-
-
-def _are_equal(written: Sequence[Plain | None], plain: Sequence[Plain | None]) -> bool:
-    """Whether two keys have one digest: NaN equals NaN."""
-    return all(one == other or (one != one and other != other) for one, other in zip(written, plain, strict=True))
-
-
 # --- text
 
 
@@ -422,11 +291,6 @@ def json_of(text: str | bytes) -> dict[str, Any]:
     """An object of a JSON port, or `_dedup` of CSV."""
     found: dict[str, Any] = json.loads(text, parse_float=JsonNumber)
     return found
-
-
-def _json_rows(file: Place) -> Iterator[dict[str, Any]]:
-    with open_lines(file) as lines:
-        yield from map(json_of, lines)
 
 
 def csv_texts(file: Place, names: Sequence[str]) -> dict[str, list[str | None]]:
@@ -446,3 +310,193 @@ def csv_texts(file: Place, names: Sequence[str]) -> dict[str, list[str | None]]:
             ),
         )
     return {name: table.column(name).to_pylist() for name in names}
+
+
+# --- how each format is read
+
+
+def _dedups_of_arrow(dedup: pa.ChunkedArray, first_expiry: ColumnType) -> list[dict[str, Any]]:
+    """`_dedup` of each row, with the first copy's expiry key as a plain value."""
+    kinds = {field.name for field in dedup.type}
+    names = ("verdict", "reason", "window", "source", "position")
+    columns = {name: pc.struct_field(dedup, name).to_pylist() for name in names}
+    if "first_seen" in kinds:
+        firsts = pc.struct_field(dedup, "first_seen")
+        expiry = plain_values.of_arrow(pc.struct_field(firsts, "expiry"), first_expiry)
+        places = [pc.struct_field(firsts, name).to_pylist() for name in ("window", "source", "position")]
+        columns["first_seen"] = [
+            dict(zip(("window", "source", "position", "expiry"), named, strict=True)) if is_named else None
+            for is_named, *named in zip(firsts.is_valid().to_pylist(), *places, expiry, strict=True)
+        ]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+class _Rows(ABC):
+    """Reads the files of a format. Each method raises as the function of this module that calls it."""
+
+    @abstractmethod
+    def judged(
+        self, file: Place, columns: Sequence[Column], first_expiry: ColumnType
+    ) -> tuple[list[dict[str, Any]], list[list[Plain | None]]]:
+        """`_dedup` of the rows, with the first copy's expiry key as a plain value; the plain values of each column."""
+
+    @abstractmethod
+    def said(self, file: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `said_of_rows`."""
+
+    @abstractmethod
+    def with_key(self, file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
+        """See `find_rows`."""
+
+    @abstractmethod
+    def where(
+        self, file: Place, columns: Sequence[Column], field: str, wanted: Collection[str] | Collection[int]
+    ) -> list[FoundRow]:
+        """See `rows_where`."""
+
+
+class _Parquet(_Rows):
+    def judged(
+        self, file: Place, columns: Sequence[Column], first_expiry: ColumnType
+    ) -> tuple[list[dict[str, Any]], list[list[Plain | None]]]:
+        with parquet_file(file) as opened:
+            table = opened.read(columns=[*(column.name for column in columns), DEDUP])
+        values = [plain_values.of_arrow(table.column(column.name), column.type) for column in columns]
+        return _dedups_of_arrow(table.column(DEDUP), first_expiry), values
+
+    def said(self, file: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        with parquet_file(file) as opened:
+            there = {leaf.path for leaf in map(opened.schema.column, range(len(opened.schema)))}
+            leaves = [path for name in schema.names if (path := f"{DEDUP}.{name}") in there]
+            for batch in opened.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
+                yield _said(batch, schema)
+
+    def with_key(self, file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
+        del columns  # the file has them
+        found, before = [], 0
+        with parquet_file(file) as reader:
+            for number in range(reader.num_row_groups):
+                group = reader.metadata.row_group(number)
+                if _may_hold(group, key):
+                    of_key = reader.read_row_group(number, [column.name for column in key.columns])
+                    rows = np.flatnonzero(has_key(of_key, key))
+                    if rows.size:
+                        whole = _python_rows(reader.read_row_group(number).take(pa.array(rows)))
+                        found += [_row(before + int(row), values) for row, values in zip(rows, whole, strict=True)]
+                before += group.num_rows
+        return before, found
+
+    def where(
+        self, file: Place, columns: Sequence[Column], field: str, wanted: Collection[str] | Collection[int]
+    ) -> list[FoundRow]:
+        del columns  # the file has them
+        found, before = [], 0
+        with parquet_file(file) as opened:
+            for batch in opened.iter_batches(_BATCH_ROWS, use_threads=False):
+                values = batch.column(DEDUP).field(field)
+                sought = pa.array(list(wanted)).cast(values.type)
+                rows = np.flatnonzero(pc.is_in(values, sought).to_numpy(zero_copy_only=False))
+                taken = _python_rows(batch.take(pa.array(rows)))
+                found += [_row(before + int(at), row) for at, row in zip(rows, taken, strict=True)]
+                before += batch.num_rows
+        return found
+
+
+class _Text(_Rows):
+    """Files of text, row by row."""
+
+    @abstractmethod
+    def rows(self, file: Place, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
+        """The values of these columns, as they are written, and `_dedup`."""
+
+    @abstractmethod
+    def dedups(self, file: Place) -> Iterator[dict[str, Any]]:
+        """`_dedup` of each row; one row is in memory at a time."""
+
+    @abstractmethod
+    def plain(self, written: Any, kind: ColumnType) -> Plain | None:
+        """A value of `rows` as digests are made of it."""
+
+    def judged(
+        self, file: Place, columns: Sequence[Column], first_expiry: ColumnType
+    ) -> tuple[list[dict[str, Any]], list[list[Plain | None]]]:
+        rows = list(self.rows(file, columns))
+        for row in rows:
+            first = row[DEDUP].get("first_seen")
+            if first is not None:
+                first["expiry"] = plain_values.of_json(first.get("expiry"), first_expiry)
+        values = [[self.plain(row.get(one.name), one.type) for row in rows] for one in columns]
+        return [row[DEDUP] for row in rows], values
+
+    def said(self, file: Place, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        rows = self.dedups(file)
+        while some := list(islice(rows, _BATCH_ROWS)):
+            columns = [[row.get(name) for row in some] for name in schema.names]
+            yield pa.RecordBatch.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
+
+    def where(
+        self, file: Place, columns: Sequence[Column], field: str, wanted: Collection[str] | Collection[int]
+    ) -> list[FoundRow]:
+        rows = enumerate(self.rows(file, columns))
+        return [_row(at, row) for at, row in rows if row[DEDUP].get(field) in wanted]
+
+    def has_key(self, row: dict[str, Any], key: SoughtKey, plain: Sequence[Plain | None]) -> bool:
+        """Whether a row has the key, whose plain values these are: NaN equals NaN."""
+        written = (self.plain(row.get(column.name), column.type) for column in key.columns)
+        return all(one == other or (one != one and other != other) for one, other in zip(written, plain, strict=True))
+
+
+class _Json(_Text):
+    def rows(self, file: Place, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
+        del columns  # each line has its own
+        with open_lines(file) as lines:
+            yield from map(json_of, lines)
+
+    def dedups(self, file: Place) -> Iterator[dict[str, Any]]:
+        with open_lines(file) as lines:
+            yield from (json.loads(line)[DEDUP] for line in lines)
+
+    def plain(self, written: Any, kind: ColumnType) -> Plain | None:
+        return plain_values.of_json(written, kind)
+
+    def with_key(self, file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
+        del columns
+        found, number, plain, texts = [], -1, key.plain, key.texts
+        with open_lines(file) as lines:
+            for number, line in enumerate(lines):
+                if all(text in line for text in texts) and self.has_key(values := json_of(line), key, plain):
+                    found.append(_row(number, values))
+        return number + 1, found
+
+
+class _Csv(_Text):
+    def rows(self, file: Place, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
+        return ({**row, DEDUP: json_of(row[DEDUP] or "")} for row in self._texts(file, columns))
+
+    def dedups(self, file: Place) -> Iterator[dict[str, Any]]:
+        csv.field_size_limit(sys.maxsize)
+        with io.TextIOWrapper(open_lines(file), encoding="utf-8", newline="") as texts:
+            rows: csv.DictReader[str] = csv.DictReader(texts)
+            yield from (json.loads(row[DEDUP]) for row in rows)
+
+    def plain(self, written: Any, kind: ColumnType) -> Plain | None:
+        return plain_values.of_field(written, kind)
+
+    def with_key(self, file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
+        found, number, plain = [], -1, key.plain
+        for number, row in enumerate(self._texts(file, columns)):
+            if self.has_key(row, key, plain):
+                found.append(_row(number, {**row, DEDUP: json_of(row[DEDUP] or "")}))
+        return number + 1, found
+
+    def _texts(self, file: Place, columns: Sequence[Column]) -> Iterator[dict[str, str | None]]:
+        texts = csv_texts(file, [*(column.name for column in columns), DEDUP])
+        for row in zip(*texts.values(), strict=True):
+            yield dict(zip(texts, row, strict=True))
+
+
+_READERS: Final[Mapping[PortFormat, _Rows]] = {"parquet": _Parquet(), "json": _Json(), "csv": _Csv()}
+
+
+def _rows_of(file: Place) -> _Rows:
+    return _READERS[format_of(file)]

@@ -16,6 +16,7 @@ from deduper.config.files import InputFiles
 from deduper.config.load import MergedSettings, OwnFile, load_own_file
 from deduper.config.problems import ConfigError
 from deduper.config.values import LocalPath, Section, Size, refusal, shown
+from deduper.file_formats import SourceFormat
 from deduper.table.batch import FileBatch, Keep, TextBatch, require_folder_columns, source_files
 from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
@@ -30,9 +31,7 @@ TARGET_FILE_BYTES = 128 << 20
 class LoadSource(InputFiles):
     """The files of a batch."""
 
-    format: Literal["parquet", "csv", "json", "common_log", "combined_log", "logfmt"] = Field(
-        default="parquet", examples=["parquet"]
-    )
+    format: SourceFormat = Field(default="parquet", examples=["parquet"])
 
     def batch(self, keys: Collection[str] = (), *, most_files: int | None = None) -> FileBatch | TextBatch:
         """The files as a batch, or the first ones, whose rows have these keys.

@@ -21,7 +21,7 @@ from bucket_store.places.new_file import FileWriter
 from bucket_store.places.place import Place
 from bucket_store.places.reading import open_file
 from deduper.errors import IntegrityError
-from deduper.tasks.port_formats import ENDINGS, Format
+from deduper.file_formats import ENDINGS, format_of_name
 from deduper.tasks.readers.parquet_columns import leaves
 from deduper.text.written import csv_blocks, csv_header, json_blocks
 
@@ -87,14 +87,17 @@ class RowFormats:
 
     def of(self, port: str) -> str:
         """What the files of a port end in, without the point."""
-        return self.of_port.get(port, Format.PARQUET)
+        return self.of_port.get(port, "parquet")
 
     def begin(self, port: str, file: FileWriter, first: pa.Table) -> RowsFile:
         """A port's rows in a new file; `first` are its first ones, which are yet to be written."""
-        form = ENDINGS[self.of(port)]
-        if form is Format.PARQUET:
-            return _ParquetFile(file, first, self.codec)
-        return _LinesFile(file, self.zone, csv_header(first.column_names) if form is Format.CSV else None)
+        match ENDINGS[self.of(port)]:
+            case "parquet":
+                return _ParquetFile(file, first, self.codec)
+            case "json":
+                return _LinesFile(file, self.zone, None)
+            case "csv":
+                return _LinesFile(file, self.zone, csv_header(first.column_names))
 
 
 class _ParquetFile:
@@ -209,8 +212,11 @@ def rows_of(file: Place, line_ends: int) -> int | None:
         IntegrityError: it is no such file.
         FileNotFoundError: a reader has taken it away.
     """
-    form = Format.of(file.path.name)
-    if form is Format.PARQUET:
-        with errors_of(file), parquet_file(file) as opened:
-            return int(opened.metadata.num_rows)
-    return line_ends if form is Format.JSON else None
+    match format_of_name(file.path.name):
+        case "parquet":
+            with errors_of(file), parquet_file(file) as opened:
+                return int(opened.metadata.num_rows)
+        case "json":
+            return line_ends
+        case "csv" | None:
+            return None

@@ -42,6 +42,7 @@ from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.dedup_column import OWN_HEADERS
 from deduper.errors import UsageError
+from deduper.file_formats import PORT_FORMATS
 
 if TYPE_CHECKING:
     from deduper.kafka.commands import Headers
@@ -93,7 +94,8 @@ def export_errors(store: OpenStore, windows: WindowRange, reasons: Collection[st
     if not isinstance(source, FilesSource):
         raise UsageError("the records are of your own query: read the rows of the error port into it")
     if error_port(store) is None:
-        raise UsageError(f"the error port is `{port.format}`: only rows of files (parquet, json, csv) can be exported")
+        forms = ", ".join(PORT_FORMATS)
+        raise UsageError(f"the error port is `{port.format}`: only rows of files ({forms}) can be exported")
     if not source.is_text and port.format != "parquet":
         raise UsageError(
             f"the error port is `{port.format}`: rows of Parquet files are exported from an error port that is "

@@ -32,6 +32,7 @@ from deduper.config.values import (
     shown,
 )
 from deduper.errors import UsageError
+from deduper.file_formats import PortFormat
 from deduper.ranges.aggregate.aggregates import SUBTRACTED
 from deduper.ranges.settings import RangeSettings
 
@@ -78,7 +79,7 @@ class Retraction(Section):
 class PortFolder(TypedFiles):
     """The folder of a job's port."""
 
-    format: Literal["parquet", "json", "csv"] = Field(examples=["parquet"])
+    format: PortFormat = Field(examples=["parquet"])
     url: PortUrl = Field(alias="path", examples=["unique/events"])
 
     @model_validator(mode="after")

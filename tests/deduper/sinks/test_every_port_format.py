@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
-from deduper.config.files import FileSink
 from deduper.config.sections import PORTS
+from deduper.file_formats import PORT_FORMATS
 from deduper.sinks.published import SoughtKey, find_rows, judged_rows, rows_where, said_of_rows
 from tests.deduper.plain_job import PlainJob
 
-FORMATS = get_args(FileSink.model_fields["format"].annotation)
 SAID = pa.schema([("reason", pa.string()), ("position", pa.int64())])
 
 
@@ -49,7 +48,7 @@ def _judged(file: Place, job: PlainJob) -> list[Any]:
     return judged_rows(file, columns, columns[1].type)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", PORT_FORMATS)
 def test_rows_of_a_format_are_read_back(form: str, tmp_path: Path) -> None:
     """As verdicts, as fields, by their key, by a field."""
     judged, said, found, of_reason = read_back(job_of(tmp_path / "job", form))
