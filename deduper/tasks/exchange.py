@@ -14,7 +14,7 @@ its window: a record never names it, and a process that dies leaves a folder for
 A task may run twice, the second time while others already read. A reading task gets a new name for each run. A shard's
 files have one name, which they get when they are complete, and equal contents from every run.
 
-If all tasks of a window have certainly finished, the reading tasks of the next one overwrite its files (`hand_over`):
+If no task can have a reading task's files open any more, those of the next window overwrite them (`hand_over`):
 memory in use costs less than memory that the system has to find and clear, above all in a virtual machine.
 """
 
@@ -178,13 +178,13 @@ def writing(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWrit
         yield file
 
 
-def hand_over(directory: Path, to: Path) -> None:
-    """Move the files of reading tasks to another folder, to be overwritten; no task may have any of them open."""
+def hand_over(directory: Path, to: Path, names: Sequence[str]) -> None:
+    """Move the files of these reading tasks to another folder, to be overwritten; no task may have them open."""
     for kind in (_ROWS, _KEYS):
         left = to / _left(kind)
         left.mkdir()
-        for file in directory.glob(f"*{kind}"):
-            file.rename(left / file.name)
+        for name in names:
+            Path(directory, f"{name}{kind}").rename(left / f"{name}{kind}")
 
 
 @contextmanager

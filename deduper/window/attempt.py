@@ -201,16 +201,16 @@ class WindowJudge:
         """Run the jobs of an attempt in an exchange folder, which is then removed or kept for the next attempt."""
         with telling_where(self._folders.disk):
             folder = self._folders.make(attempt)
-        all_tasks_finished, ended = False, threading.Event()
+        finished_reads, ended = tuple[str, ...](), threading.Event()
         self._outages.look_until(ended)
         try:
             with self._jobs.open(attempt.epoch, attempt.attempt) as run:
                 yield run, folder
-            all_tasks_finished = run.all_tasks_finished
+            finished_reads = tuple(run.finished_reads)
         finally:
             ended.set()
-            if all_tasks_finished:
-                self._folders.leave(folder)
+            if finished_reads:
+                self._folders.leave(folder, finished_reads)
             else:
                 self._folders.remove(folder)
 

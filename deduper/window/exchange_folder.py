@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from deduper.sinks.names import Attempt
@@ -43,6 +43,7 @@ class ExchangeFolders:
         self._store_id = store_id
         self._locks: dict[Path, int] = {}
         self._left: Path | None = None
+        self._left_reads: Sequence[str] = ()
         self._greatest_bytes = 0
         self._is_memory_full = False
 
@@ -61,7 +62,7 @@ class ExchangeFolders:
         folder = self._made_in_memory(attempt) if self._has_memory() else None
         if folder is not None and self._left is not None:
             with contextlib.suppress(OSError):  # a file that was not handed over is created
-                exchange.hand_over(self._left, folder)
+                exchange.hand_over(self._left, folder, self._left_reads)
         self.close()
         return self._made(self.disk, attempt) if folder is None else folder
 
@@ -89,10 +90,10 @@ class ExchangeFolders:
         _remove(folder)
         os.close(self._locks.pop(folder))
 
-    def leave(self, folder: Path) -> None:
-        """End an attempt whose tasks have all finished; the next attempt reuses the folder's memory."""
+    def leave(self, folder: Path, reads: Sequence[str]) -> None:
+        """End an attempt; the next one writes over the files of these reading tasks, which no task has open."""
         if folder.parent == self._memory and self._noted_size(folder) <= _MOST_LEFT:
-            self._left = folder
+            self._left, self._left_reads = folder, reads
         else:
             self.remove(folder)
 

@@ -374,10 +374,11 @@ class SmallJobs:
     def __init__(self, world: World, salt: bytes) -> None:
         self.wall_us = 0
         self.batch: SourceBatch | None = None
-        self.all_tasks_finished = False
+        self.finished_reads: Sequence[str] = ()
         self._world = world
         self._salt = salt
         self._trouble = Trouble()
+        self._was_killed = False
         self._partitions: list[list[Row]] = []
         self.sources: dict[int, SourcesRef | ArchiveRef] = {}
         self._paths: tuple[str, ...] = ()
@@ -389,7 +390,6 @@ class SmallJobs:
         assert batch is not None
         world = self._world
         self._trouble, world.trouble = world.trouble, Trouble()
-        self.all_tasks_finished = True  # twins run here one after the other
         world.shuffles += 1
         draw = random.Random(world.shuffles)
         self._paths = tuple(partition.name for partition in batch.partitions)
@@ -412,6 +412,8 @@ class SmallJobs:
             if receipt is not None:
                 receipts.append(receipt)
         self._lose("read", receipts)
+        if not self._was_killed:  # twins run here one after the other
+            self.finished_reads = [receipt.name for receipt in receipts]
         found = [PartRead(receipt) for receipt in receipts] + [PartRead()] * (len(self._partitions) - len(receipts))
         rows = sum(map(len, self._partitions))
         return [replace(one, noted=Noted(0 if number else rows)) for number, one in enumerate(found)]
@@ -451,7 +453,7 @@ class SmallJobs:
     @contextmanager
     def open(self, epoch: int, attempt: int) -> Iterator[SmallJobs]:
         """The jobs of one attempt."""
-        self.all_tasks_finished = False
+        self.finished_reads, self._was_killed = (), False
         yield self
 
     def _named(self, window: int, first: tuple[int, int, Any] | None) -> Any:
@@ -475,7 +477,7 @@ class SmallJobs:
             try:
                 return self._with_twin(run, tell)
             except TaskKilled:
-                self.all_tasks_finished = False
+                self.finished_reads, self._was_killed = (), True
             except AssertionError:
                 raise
             except Exception as exc:

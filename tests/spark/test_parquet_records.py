@@ -10,7 +10,7 @@ import dataclasses
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -453,9 +453,9 @@ def test_a_window_writes_over_the_spool_of_the_one_before(
     left: list[list[str]] = []
     leave, remove = ExchangeFolders.leave, ExchangeFolders.remove
 
-    def leaving(places: ExchangeFolders, folder: Path) -> None:
+    def leaving(places: ExchangeFolders, folder: Path, reads: Sequence[str]) -> None:
         left.append(sorted(f"{file.stat().st_ino}{file.suffix}" for file in folder.glob("*.[rk]*")))
-        leave(places, folder)
+        leave(places, folder, reads)
 
     monkeypatch.setattr(ExchangeFolders, "leave", leaving)
     removed: list[Path] = []

@@ -125,9 +125,6 @@ class ClusterJobs:
 class ClusterRun:
     """The jobs of one attempt at a window; a context manager."""
 
-    all_tasks_finished = True
-    """True: Spark may still run a lost task, but no task uses the driver's folder."""
-
     def __init__(self, session: SparkSession, tasks: ExecutorTasks, folder: HostFolder, logged_in: LogsIn) -> None:
         """Use `ClusterJobs.open`."""
         self.session = session
@@ -142,6 +139,11 @@ class ClusterRun:
         self._expected: tuple[tuple[Expected, ...], ...] = ()
         self._partition_of: tuple[int, ...] = ()
         self._judged: RDD[JudgedShard] | None = None
+
+    @property
+    def finished_reads(self) -> Sequence[str]:
+        """See `WindowRun`. Spark may still run a lost task, but no task uses the driver's folder."""
+        return () if self._reads is not None else [receipt.name for left in self._left for receipt in left.receipts]
 
     def __enter__(self) -> Self:
         return self

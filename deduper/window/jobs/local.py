@@ -29,17 +29,18 @@ from bucket_store.maintenance.background_task import OneThread
 from bucket_store.pieces.open import open_backend
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
-from deduper.sources.protocol import Records, SparkRows
+from deduper.sources.protocol import Parts, Records, SparkRows
 from deduper.spark.dataframes import map_in_arrow
 from deduper.spark.task_pool import RunTasks, TaskPool
 from deduper.tasks.judge import JudgeTask, Receipt, judge
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
-from deduper.tasks.readers.reading_tasks import PartRead, read_by_spark, read_group
+from deduper.tasks.readers.reading_tasks import PartRead, SourcePart, read_by_spark, read_group, receipts_of
 from deduper.tasks.write import WriterReceipt, WriteTask, grouped, is_small, write
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_P = TypeVar("_P", bound=SourcePart)
 _Payload = TypeVar("_Payload")
 _JUDGES = 8
 """The driver judges so many shards of a small window at a time, each on a thread."""
@@ -61,8 +62,11 @@ class WindowRun(Protocol):
         """Write the ports, after all shards were judged. Each staged file is durable then."""
 
     @property
-    def all_tasks_finished(self) -> bool:
-        """True while no task was lost or retried. Asked when the run is closed; then its files may be reused."""
+    def finished_reads(self) -> Sequence[str]:
+        """The reading tasks of which no task has a file open any more, by name. Asked when the run is closed.
+
+        The next window writes over their files.
+        """
 
 
 class Jobs(Protocol):
@@ -98,7 +102,7 @@ class SparkJobs:
 
 
 class SparkRun:
-    """The jobs of one attempt at a window; a context manager. `all_tasks_finished`: see `WindowRun`."""
+    """The jobs of one attempt at a window; a context manager. `finished_reads`: see `WindowRun`."""
 
     def __init__(self, session: SparkSession, cores: int, job_thread: OneThread, judges: ThreadPoolExecutor) -> None:
         """Use `SparkJobs.open`."""
@@ -108,7 +112,8 @@ class SparkRun:
         self._job_thread = job_thread
         self._judges = judges
         self._is_small = True
-        self.all_tasks_finished = False
+        self._reads: Sequence[str] = ()
+        self.finished_reads: Sequence[str] = ()
 
     def __enter__(self) -> Self:
         return self
@@ -117,9 +122,13 @@ class SparkRun:
         self._close_pool()
 
     def read(self, records: Records, task: ReadTask) -> list[PartRead]:
-        """Spill the records of a batch: in the driver if its parts are small, else by one task a core."""
-        if isinstance(records, SparkRows):
-            return self._read_rows(records, task)
+        """Spill the records of a batch: of a DataFrame by Spark, else by `_read_parts`."""
+        found = self._read_rows(records, task) if isinstance(records, SparkRows) else self._read_parts(records, task)
+        self._reads = [receipt.name for receipt in receipts_of(found)]
+        return found
+
+    def _read_parts(self, records: Parts[_P], task: ReadTask) -> list[PartRead]:
+        """In the driver if they are small, else by one task a core."""
         parts = records.parts
         if is_small(sum(part.decoded_bytes for part in parts)):
             return read_group(records.read, task, parts)
@@ -195,8 +204,9 @@ class SparkRun:
                 return [write(task, writer) for writer in range(len(task.groups))]
             return self._for_each(range(len(task.groups)), partial(write, task))
         finally:
-            # A job of Spark's does not show whether a task that it retried still runs.
-            self.all_tasks_finished = self._pool is not None and self._pool.all_tasks_finished
+            # A job of Spark's does not show whether a task that it retried still runs: one that reads has a file of
+            # its own, which no receipt names; one that judges or writes reads those of all.
+            self.finished_reads = self._reads if self._pool is not None and self._pool.all_tasks_finished else ()
             self._close_pool()
 
     def _close_pool(self) -> None:

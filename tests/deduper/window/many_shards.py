@@ -100,7 +100,7 @@ class ManyShards:
         (directory / "in" / "a").touch()
         self.task: JudgeTask | None = None
         self.views: Sequence[ShardView] = ()
-        self.all_tasks_finished = True
+        self.finished_reads: Sequence[str] = ()
         self.log = CommitLog.create(
             root or self.config.store.place,
             policy.fixed_settings(self.config),
