@@ -35,7 +35,7 @@ from deduper.query.rules import Expiry
 from deduper.query.store import MASTER, QueryStore
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.staging import staging_home
-from deduper.sources.frames import FrameColumns
+from deduper.sources.frames import FrameColumns, sends_whole_rows
 from deduper.spark_promises import DEFAULT_MASTER, TIME_ZONE
 
 logger = logging.getLogger(__name__)
@@ -372,7 +372,8 @@ class Deduper:
         )
         spark = {MASTER: session.sparkContext.master or DEFAULT_MASTER}
         config = query_config({**self._settings, "spark": spark}, source, sections(self._ports), self._folder)
-        if any(sink.format == "json" for sink in config.file_ports.values()):
+        is_sent = bool(config.topic_ports) and sends_whole_rows(found.columns)
+        if is_sent or any(sink.format == "json" for sink in config.file_ports.values()):
             require_json(rows.schema, source.zone)
         if config.function_ports or any(sink.format == "parquet" for sink in config.file_ports.values()):
             require_typed(rows.schema)

@@ -115,7 +115,7 @@ class TopicSink:
     """A Kafka topic, each row once, by transactions.
 
     A row is sent as Spark's own sink would: its columns `key`, `value`, `headers` and `timestamp`. Without a column
-    `value` of text or bytes the value is the whole row as JSON.
+    `value` of text or bytes the value is the whole row, as `JsonSink` writes it without `_dedup`.
 
     Args:
         topic: it must exist.
@@ -175,13 +175,13 @@ def require_json(schema: StructType, zone: str) -> None:
     """
     if time_zone(zone) is None:
         raise UsageError(
-            f"{TIME_ZONE}: `{zone}` is no zone in which a port of JSON can write times; set a name such as "
+            f"{TIME_ZONE}: `{zone}` is no zone in which JSON has times; set a name such as "
             "Europe/Paris, or an offset such as +02:00, in the session"
         )
     for column in schema:
         if _holds(column.dataType, DayTimeIntervalType):
             raise UsageError(
-                f"column `{column.name}` is {column.dataType.simpleString()}, which a port of JSON cannot hold; "
+                f"column `{column.name}` is {column.dataType.simpleString()}, which JSON cannot hold; "
                 "cast it, for instance to string"
             )
 

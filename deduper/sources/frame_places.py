@@ -9,6 +9,7 @@ names none: one with a null, or with a number that is negative or of more than 4
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,9 @@ import pyarrow.compute as pc
 
 from deduper.core.clock import POSITION_BITS
 from deduper.tasks.found_partitions import FoundPartition, require_few
-from deduper.tasks.layout import ORDER, PARTITION, SENT, TOPIC, parsed
+from deduper.tasks.layout import ORDER, PARTITION, SENT, TOPIC, VALUE, parsed
 from deduper.tasks.readers.declared import Declared
+from deduper.text.written import json_lines
 
 
 class FramePlaces:
@@ -85,9 +87,10 @@ class FramePlaces:
 
 @dataclass
 class FrameRows:
-    """Makes records of rows, as our readers do, of the columns that `declared` takes, ORDER, and SENT for topics.
+    """Makes records of rows, as our readers do, of ORDER and the columns that `declared` takes; for topics of SENT too.
 
-    `places` replaces ORDER where the rows name their places. See `RecordPlaces`.
+    SENT may lack columns: without VALUE whole rows are sent. `places` replaces ORDER where the rows name their places.
+    See `RecordPlaces`.
     """
 
     declared: Declared
@@ -107,11 +110,23 @@ class FrameRows:
             records = self.places.placed(records)
         # Spark's types differ in the zone that times are shown in, and in how long a text may be.
         columns = {
-            number: records.column(parsed(number)).cast(self.declared.columns[number].arrow)
-            for number in self.declared.stored(())
+            number: records.column(parsed(number)).cast(column.arrow)
+            for number, column in enumerate(self.declared.columns)
+            if parsed(number) in records.schema.names
         }
-        sent = {name: records.column(name) for name in SENT.names} if layout.are_sent else {}
+        sent = self._sent(records, columns) if layout.are_sent else {}
         return self.declared.records(columns, records.column(ORDER).to_numpy(), sent=sent)
+
+    def _sent(self, records: pa.RecordBatch, columns: Mapping[int, pa.Array]) -> dict[str, pa.Array]:
+        given = {field.name: field.type for field in SENT}
+        sent = {
+            name: records.column(name) if name in records.schema.names else pa.nulls(records.num_rows, kind)
+            for name, kind in given.items()
+        }
+        if VALUE not in records.schema.names:
+            rows = pa.table({self.declared.columns[number].name: column for number, column in columns.items()})
+            sent[VALUE] = json_lines(rows, self.declared.zone).combine_chunks().cast(given[VALUE])
+        return sent
 
     def partitions(self) -> tuple[FoundPartition, ...]:
         """Those of `places`."""

@@ -34,7 +34,14 @@ from deduper.tasks.readers.reading_tasks import PartRead, receipts_of
 
 PLACE_COLUMNS = ("_dedup_source", "_dedup_position")
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
-_HEADERS = "array<struct<key:string,value:binary>>"
+_TEXTS = ("string", "binary")
+_SENT = {
+    "key": _TEXTS,
+    "value": _TEXTS,
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp",),
+}
+"""The columns that Spark's own sink would send, and their types."""
 _MOST_QUERIES = 100
 _ROW_BITS = 33
 """The lower bits of `monotonically_increasing_id`: the number of the row in its partition."""
@@ -103,9 +110,10 @@ class FramePlan:
     def __init__(self, session: SparkSession, config: QueryConfig, salt: bytes) -> None:
         columns = config.source.parsed_columns
         self._declared = declared(config, salt)
-        made = {ORDER: _order(), **{parsed(number): _value(columns[number]) for number in self._declared.stored(())}}
-        if config.topic_ports:
-            made |= _sent(columns)
+        sent = _sent(columns) if config.topic_ports else {}
+        is_whole = bool(config.topic_ports) and sends_whole_rows(columns)
+        taken = range(len(columns)) if is_whole else self._declared.stored(())
+        made = {ORDER: _order(), **{parsed(number): _value(columns[number]) for number in taken}, **sent}
         if config.source.row_place:
             made |= _named_places(config.source)
         self._given = Selected(session, [column.alias(name) for name, column in made.items()])
@@ -235,30 +243,28 @@ def _value(column: Column) -> SparkColumn:
     return F.col(backticked(column.name))
 
 
+def sends_whole_rows(columns: Sequence[Column]) -> bool:
+    """Whether a topic gets whole rows as JSON: they have no column `value` of text or bytes."""
+    return not any(column.name == "value" and column.type.text in _TEXTS for column in columns)
+
+
 def _sent(columns: Sequence[Column]) -> dict[str, SparkColumn]:
-    """What is sent of a row: its `key`, `value`, `headers` and `timestamp`, as Spark's own sink for Kafka takes them.
+    """What is sent of a row: of its `key`, `value`, `headers` and `timestamp` those that Spark's own sink would take.
 
-    Without a column `value` of text or bytes the value is the whole row as JSON.
+    For every row, Spark asks every Arrow column how large it has become: a column of nulls is not for nothing.
     """
-    by_name = {column.name: column for column in columns}
-
-    def given(name: str, *kinds: str) -> SparkColumn:
-        column = by_name.get(name)
-        return _value(column) if column is not None and column.type.text in kinds else F.lit(None)
-
-    value = by_name.get("value")
-    has_value = value is not None and value.type.name in ("string", "binary")
-    whole = F.to_json(F.struct(*map(_value, columns)))
-    headers = given("headers", _HEADERS).cast(_HEADERS)
-    timestamp = F.unix_millis(given("timestamp", "timestamp").cast("timestamp"))
-    return {
-        KEY: given("key", "string", "binary").cast("binary"),
-        VALUE: (given("value", "string", "binary") if has_value else whole).cast("binary"),
-        # Headers are a text, null when there are none: for every row, Spark asks every nested Arrow column how large it
-        # has become, and an array of structs takes longer than all else of a record, be it empty.
-        HEADERS: F.when(F.size(headers) > 0, F.to_json(headers)),
-        TIMESTAMP: timestamp if has_value else F.lit(None).cast("bigint"),
-    }
+    given = {column.name: _value(column) for column in columns if column.type.text in _SENT.get(column.name, ())}
+    sent = {}
+    if "key" in given:
+        sent[KEY] = given["key"].cast("binary")
+    if "headers" in given:
+        # A text, null when there are none: an array of structs takes longer than all else of a record, be it empty.
+        sent[HEADERS] = F.when(F.size(given["headers"]) > 0, F.to_json(given["headers"]))
+    if "value" in given:
+        sent[VALUE] = given["value"].cast("binary")
+        if "timestamp" in given:
+            sent[TIMESTAMP] = F.unix_millis(given["timestamp"])
+    return sent
 
 
 def _partition(query_id: str, batch_id: int | None, ordinal: int, *, rows: int) -> BatchPartition:

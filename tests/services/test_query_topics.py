@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from bucket_store import failpoints
-from deduper import Deduper, Never, TopicSink
+from deduper import Deduper, JsonSink, Never, TopicSink
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Record, read, send
 
@@ -77,11 +78,20 @@ def test_from_topic_to_topics_each_record_once(
 def test_rows_without_a_value_are_sent_as_json(
     broker: Broker, new_topic: Topics, session: SparkSession, tmp_path: Path
 ) -> None:
-    """Whatever their columns; a text `key` is the record's."""
+    """Whatever their columns, as in files of JSON; a text `key` is the record's."""
     unique = new_topic("unique")
     dedup = Deduper(f"file:{tmp_path}/state", key="id", expiry=Never(), shards=1)
-    write = dedup.into(unique=TopicSink(unique, broker.bootstrap), duplicate=None, expired=None, error=None)
-    write(session.sql("SELECT 7 id, 'x' key, named_struct('n', array(1, 2)) inner"), 0)
+    lines = tmp_path / "duplicate"
+    write = dedup.into(unique=TopicSink(unique, broker.bootstrap), duplicate=JsonSink(lines), expired=None, error=None)
+    others = "X'00ff' bytes, map('a', 1.50) of, CAST(NULL AS INT) gone, timestamp_micros(1767323045000006) at"
+    rows = session.sql(f"SELECT 7 id, 'x' key, named_struct('n', array(1, 2)) inner, {others}")
+    write(rows, 0)
+    write(rows, 1)
     dedup.close()
     (record,) = read(broker.plain(), unique)
-    assert (record.key, record.value) == (b"x", b'{"id":7,"key":"x","inner":{"n":[1,2]}}')
+    assert record.value is not None
+    assert (record.key, record.value[:41]) == (b"x", b'{"id":7,"key":"x","inner":{"n":[1,2]},"by')
+    (file,) = lines.glob("*.json")
+    in_file = json.loads(file.read_text())
+    del in_file["_dedup"]
+    assert json.loads(record.value) == in_file

@@ -63,6 +63,6 @@ def test_rows_for_a_port_without_a_function_are_refused() -> None:
 
 def test_json_needs_a_zone() -> None:
     """One that Spark has and we have not is refused before anything is written."""
-    with pytest.raises(UsageError, match="`SystemV/AST4` is no zone in which a port of JSON can write times"):
+    with pytest.raises(UsageError, match="`SystemV/AST4` is no zone in which JSON has times"):
         require_json(StructType([]), "SystemV/AST4")
     require_json(StructType([]), "Europe/Paris")

@@ -20,7 +20,19 @@ from deduper.sources.declared_columns import arrow_types, declared
 from deduper.sources.frame_places import FramePlaces, FrameRows
 from deduper.tasks import found_partitions
 from deduper.tasks.found_partitions import FoundPartition, FoundPartitions, in_window
-from deduper.tasks.layout import ADMISSION, EXPIRY, HI, ORDER, PARTITION, TOPIC, parsed
+from deduper.tasks.layout import (
+    ADMISSION,
+    EXPIRY,
+    HEADERS,
+    HI,
+    KEY,
+    ORDER,
+    PARTITION,
+    TIMESTAMP,
+    TOPIC,
+    VALUE,
+    parsed,
+)
 
 
 def records(rows: list[tuple[str | None, int | None]], partition: int) -> pa.RecordBatch:
@@ -107,14 +119,14 @@ def test_thousands_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
-def frame_rows(tmp_path: Path, ddl: str, expiry: dict[str, Any]) -> FrameRows:
-    """What makes records of a DataFrame's rows, with the ports in files."""
+def frame_rows(tmp_path: Path, ddl: str, expiry: dict[str, Any], **topics: dict[str, Any]) -> FrameRows:
+    """What makes records of a DataFrame's rows, with the ports in files, but for `topics`."""
     columns = parse_columns(ddl)
     source = QuerySource(parsed_columns=columns, arrow=tuple(arrow_types(columns)))
     ports = ("unique", "duplicate", "expired", "error")
     sinks = {port: {"format": "parquet", "path": str(tmp_path / port)} for port in ports}
     settings = {"name": "q", "key": "k", "expiry": expiry, "store": {"url": f"rocksdb:{tmp_path}/store"}}
-    return FrameRows(declared(query_config(settings, source, sinks), bytes(16)))
+    return FrameRows(declared(query_config(settings, source, {**sinks, **topics}), bytes(16)))
 
 
 def test_rows_are_records_by_the_rules_of_our_readers(tmp_path: Path) -> None:
@@ -142,6 +154,25 @@ def test_rows_are_records_by_the_rules_of_our_readers(tmp_path: Path) -> None:
         rows.append_column(TOPIC, pa.array(["s"] * 6)).append_column(PARTITION, pa.array([2] * 6, pa.int32()))
     )
     assert again.column(HI) == found.column(HI)
+
+
+def test_what_is_sent_of_a_row_is_all_of_it_without_a_value(tmp_path: Path) -> None:
+    """As JSON, its nulls left out. What the DataFrame has no column for is null."""
+    topic = {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"}
+    made = frame_rows(tmp_path, "k string, n bigint", {"by": "never"}, unique=topic)
+    rows = pa.RecordBatch.from_pydict(
+        {
+            ORDER: pa.array([0, 1], pa.int64()),
+            parsed(0): pa.array(["a", "b"]),
+            parsed(1): pa.array([1, None], pa.int64()),
+            KEY: pa.array([b"x", None], pa.binary()),
+        }
+    )
+    found = made.placed(rows)
+    sent = [found.column(name).to_pylist() for name in (KEY, VALUE, HEADERS, TIMESTAMP)]
+    assert sent == [[b"x", None], [b'{"k":"a","n":1}', b'{"k":"b"}'], [None, None], [None, None]]
+    given = made.placed(rows.append_column(VALUE, pa.array([b"v", None], pa.binary())))
+    assert given.column(VALUE).to_pylist() == [b"v", None]
 
 
 def test_no_rows_are_no_records(tmp_path: Path) -> None:
