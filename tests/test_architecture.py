@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -56,3 +57,16 @@ def test_every_room_is_in_the_readme() -> None:
     tree = (ROOT / "README.md").read_text(encoding="utf-8").split("## Development")[1]
     rooms = [*ROOMS, *(path.parent.name for path in (ROOT / "bucket_store").glob("*/__init__.py"))]
     assert [room for room in rooms if f" {room}/" not in tree] == []
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """One name, one meaning: whoever looks for it finds one class."""
+    files = [path for top in ("deduper", "bucket_store") for path in sorted((ROOT / top).rglob("*.py"))]
+    found = Counter(
+        node.name
+        for path in files
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert len(found) > 500
+    assert [name for name, count in found.items() if count > 1] == []

@@ -17,7 +17,7 @@ _MOST_RUNS = 100
 """Runs of queries whose last call is known: more than one process has at a time."""
 
 
-class Calls:
+class CallOrder:
     """Refuses the calls of a `Deduper` by which rows would go nowhere."""
 
     def __init__(self, name: str) -> None:

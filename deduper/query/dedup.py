@@ -21,7 +21,7 @@ from deduper.config.load import load_config
 from deduper.config.query import QueryConfig, QuerySource, query_config, require_settings
 from deduper.config.sections import PORTS
 from deduper.errors import UsageError
-from deduper.query.calls import Calls, identity
+from deduper.query.calls import CallOrder, identity
 from deduper.query.ports import (
     Port,
     PortFunction,
@@ -196,7 +196,7 @@ class Deduper:
         self._ports: Mapping[str, Port] | None = None
         self._open: QueryStore | None = None
         self._finishes = False
-        self._calls = Calls(self.name)
+        self._calls = CallOrder(self.name)
         self._stop = threading.Event()
 
     @property

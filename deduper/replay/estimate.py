@@ -33,7 +33,7 @@ _SORTS_A_RECORD = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate(AsJson):
+class ReplayEstimate(AsJson):
     """Records, the span of their expiry keys as far as the sample shows it, seconds on a core, and bytes.
 
     `state_bytes`: the keys of one period in memory, if all are unique. `output_bytes`: the rows of all ports before any
@@ -70,7 +70,7 @@ def measured_rate(stores: Iterable[Place]) -> MeasuredRate | None:
 
 
 @dataclass(slots=True)
-class Sample:
+class ReplaySample:
     """The first records of some inputs: what every rule over them costs is estimated from it."""
 
     inputs: int = 0
@@ -85,7 +85,7 @@ class Sample:
     last: Key | None = None
 
 
-def sample_of(config: Config, reading: InputReading, bounds: KeyRange, inputs: Sequence[ReplayInput]) -> Sample:
+def sample_of(config: Config, reading: InputReading, bounds: KeyRange, inputs: Sequence[ReplayInput]) -> ReplaySample:
     """Read the first records of some of these inputs. Files that cannot be read count as none.
 
     Raises:
@@ -93,7 +93,7 @@ def sample_of(config: Config, reading: InputReading, bounds: KeyRange, inputs: S
     """
     step = max(1, len(inputs) // _SAMPLED_INPUTS)
     chosen = dict.fromkeys([*inputs[::step], inputs[-1]])
-    sample = Sample(len(chosen), sum(one.size_bytes for one in inputs))
+    sample = ReplaySample(len(chosen), sum(one.size_bytes for one in inputs))
     for one in chosen:
         if isinstance(one, ReplayRange):
             _add(sample, sampled_records(reading, one), bounds)
@@ -111,13 +111,13 @@ def sample_of(config: Config, reading: InputReading, bounds: KeyRange, inputs: S
     return sample
 
 
-def estimated(config: Config, sample: Sample, *, sorts: bool) -> Estimate:
+def estimated(config: Config, sample: ReplaySample, *, sorts: bool) -> ReplayEstimate:
     """The cost of a replay of the inputs of a sample."""
     records = round(sample.rows * sample.total_bytes / sample.file_bytes) if sample.file_bytes else 0
     a_record = sample.seconds / max(1, sample.read)
     factor = _READS_A_RECORD + (_SORTS_A_RECORD if sorts else 0.0)
     shown = config.expiry_key_scale.shown
-    return Estimate(
+    return ReplayEstimate(
         records=records,
         first=None if sample.first is None else shown(sample.first),
         last=None if sample.last is None else shown(sample.last),
@@ -142,7 +142,7 @@ def sampled_records(reading: InputReading, given: ReplayRange) -> Iterator[pa.Re
             return
 
 
-def _add(sample: Sample, some: Iterator[pa.RecordBatch], bounds: KeyRange) -> None:
+def _add(sample: ReplaySample, some: Iterator[pa.RecordBatch], bounds: KeyRange) -> None:
     began = time.process_time()
     for records in some:
         sample.seconds += time.process_time() - began
@@ -169,7 +169,7 @@ def _lines(config: Config, part: FilePart) -> float:
     return max(float(count), count * part.size_bytes * packed_share(part.path) / size)
 
 
-def _state_bytes(config: Config, records: int, sample: Sample) -> int | None:
+def _state_bytes(config: Config, records: int, sample: ReplaySample) -> int | None:
     period = config.period_steps
     if period is None or sample.first is None or sample.last is None:
         return None

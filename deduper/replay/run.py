@@ -22,7 +22,7 @@ from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import UsageError
-from deduper.replay.estimate import Estimate, MeasuredRate, Sample, estimated, measured_rate, sample_of
+from deduper.replay.estimate import MeasuredRate, ReplayEstimate, ReplaySample, estimated, measured_rate, sample_of
 from deduper.replay.files import ReplayFiles, source_files
 from deduper.replay.inputs import InputReading, LostOffsets, ReplayFile, ReplayInput, ReplayInputs, ReplayRange
 from deduper.replay.keys import KeyRange
@@ -90,7 +90,7 @@ class ReplayReport(AsJson):
     offsets: int = 0
     lost: tuple[LostOffsets, ...] = ()
     bytes: int = 0
-    estimate: Estimate | None = None
+    estimate: ReplayEstimate | None = None
     is_executed: bool = False
     is_over: bool = False
     is_begun: bool = False
@@ -119,7 +119,7 @@ def plan_replays(
 
     `is_executed`: they are begun next, so nothing is estimated, and no broker is asked.
     """
-    sample: Sample | None = None
+    sample: ReplaySample | None = None
     plans: list[ReplayReport] = []
     for config, asked in replays:
         first = plans[0] if plans else None
@@ -132,11 +132,11 @@ def _plan(
     config: Config,
     asked: Asked,
     now_us: int | None,
-    sample: Sample | None,
+    sample: ReplaySample | None,
     first: ReplayReport | None,
     *,
     is_executed: bool,
-) -> tuple[ReplayReport, Sample | None]:
+) -> tuple[ReplayReport, ReplaySample | None]:
     order = order_of(config, asked)
     bounds = bounds_of(config, asked, wall_clock_us() if now_us is None else now_us) if order == "time" else KeyRange()
     own = replay_config(config, asked)

@@ -150,12 +150,12 @@ def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: 
     from deduper.cli.views.tables import render_rebuild
     from deduper.service.logs import configure_logging
     from deduper.table.operations.upkeep import rebuild
-    from deduper.table.operations.write import Stage, saying_when_stopped
+    from deduper.table.operations.write import WriteStage, saying_when_stopped
     from deduper.table.settings import load_config
 
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
-    with saying_when_stopped(Stage.REBUILDING):
+    with saying_when_stopped(WriteStage.REBUILDING):
         receipt = rebuild(checked)
     answer(receipt, render_rebuild, as_json=as_json)
 

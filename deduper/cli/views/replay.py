@@ -10,7 +10,7 @@ from rich.text import Text
 from deduper.cli.terminal import pairs, table
 from deduper.config.sections import PORTS
 from deduper.replay.compare import Comparison
-from deduper.replay.estimate import Estimate, MeasuredRate
+from deduper.replay.estimate import MeasuredRate, ReplayEstimate
 from deduper.replay.inputs import LostOffsets
 from deduper.replay.run import ReplayReport
 from deduper.units import approximate_size, counted, span
@@ -113,7 +113,7 @@ def _estimate(report: ReplayReport) -> list[tuple[str, object]]:
     ]
 
 
-def _time(of: Estimate, rate: MeasuredRate | None) -> str:
+def _time(of: ReplayEstimate, rate: MeasuredRate | None) -> str:
     """With the rate that it assumes, and where that is from."""
     if rate is not None:
         seconds = span(max(1.0, of.records / rate.records_per_second))

@@ -28,7 +28,7 @@ from deduper.table.formats.plan import finish_all
 from deduper.table.formats.protocol import Snapshot
 from deduper.table.index.reading import rows_of
 from deduper.table.operations.target import table_of
-from deduper.table.operations.write import Stage, completed_without_index, locked, reached
+from deduper.table.operations.write import WriteStage, completed_without_index, locked, reached
 from deduper.table.settings import LoadedLoad
 
 if TYPE_CHECKING:  # deltalake need not be installed
@@ -105,13 +105,13 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
         counts = _counts(table.root, way)
         made = before.version
         if way.is_needed:
-            reached(Stage.COMMITTING)
+            reached(WriteStage.COMMITTING)
             try:
                 made = table.restore(load, before.version, version)
             except ConflictError as error:
                 what = f"{error}: another writer was faster; nothing was rolled back, look at the plan again"
                 raise TableChangedError(what) from error
-            reached(Stage.COMMITTED)
+            reached(WriteStage.COMMITTED)
         read, began_anew = _caught_up(table, loaded, columns)
         failpoints.hit("table.7.index")
         return RollbackReceipt(

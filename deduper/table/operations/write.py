@@ -90,7 +90,7 @@ def locked(root: Path, timeout_s: float) -> Iterator[None]:
         yield
 
 
-class Stage(StrEnum):
+class WriteStage(StrEnum):
     """How far a write is, and what becomes of it if the process ends there."""
 
     BEFORE = "nothing was committed, the table is as it was; the next write removes what is staged; repeat the command"
@@ -102,16 +102,16 @@ class Stage(StrEnum):
     REBUILDING = "the old index counts; repeat the command, which continues"
 
 
-_STAGE: ContextVar[Stage] = ContextVar("stage", default=Stage.BEFORE)
+_STAGE: ContextVar[WriteStage] = ContextVar("stage", default=WriteStage.BEFORE)
 
 
-def reached(stage: Stage) -> None:
+def reached(stage: WriteStage) -> None:
     """The write of this thread has come to a stage."""
     _STAGE.set(stage)
 
 
 @contextmanager
-def saying_when_stopped(begins: Stage = Stage.BEFORE) -> Iterator[None]:
+def saying_when_stopped(begins: WriteStage = WriteStage.BEFORE) -> Iterator[None]:
     """SIGTERM and SIGINT end the process at once, as safely as a power cut, with a line. In the main thread only."""
     reached(begins)
     before = {number: signal.signal(number, _end) for number in _SIGNALS}
@@ -219,14 +219,14 @@ class WriteSteps:
             if number == 1:  # not before: an index of another key or type is emptied, and a refused batch leaves it
                 self._index = self._write.target.index.open(self._table.root, self._columns)
             load = secrets.token_hex(8)
-            reached(Stage.BEFORE)
+            reached(WriteStage.BEFORE)
             try:
                 with self._of_version(before):
                     read += self._index.catch_up(self._table.root, before.files)
                     failpoints.hit("table.2.index")
                     work, rewrite, plan, in_place_of = self._staged(load, before)
                 version = before.version if plan.commit.is_empty else self._table.commit(plan.commit)
-                reached(Stage.COMMITTED)
+                reached(WriteStage.COMMITTED)
             except ConflictError as error:
                 logger.warning("judging again: %s", error)
                 conflict = error
@@ -298,7 +298,7 @@ class WriteSteps:
             removed=tuple(map(self._removed, work.removed.values())),
         )
         plan = LoadPlan(self._table.format, commit, staged.ports)
-        reached(Stage.COMMITTING)
+        reached(WriteStage.COMMITTING)
         write_plan(root, plan)
         failpoints.hit("table.4.planned")
         return work, rewrite, plan, staged.in_place_of
