@@ -167,7 +167,7 @@ def run(name: str, ends: Ends, tenth: int = 0) -> list[float]:
     write: Callable[[DataFrame, int], object] = ends.write
     if name == "deduper":
         rule = EventTime("ts", period="24 hours", lookup="all_live", max_ahead_of_now="off")
-        dedup = Deduper(f"rocksdb:{work}/state", key=["user", "id"], expiry=rule)
+        dedup = Deduper(f"rocksdb:{work}/state", key=["user", "id"], expiry=rule, memory="6GiB")
         others = {port: work / port for port in ("duplicate", "expired", "error")}
         write = dedup.into(unique=ends.port(), **others)
     elif name != "none":

@@ -1,7 +1,8 @@
 """A program as a user writes it: files, a Deduper, a function for unique rows and paths for the others.
 
-`python -m tests.crash.query_program DIRECTORY` judges what is in `in/` and ends. Its function writes a window's rows to
-a file named by `txn_version`, as Delta would; `calls` tells each call of it.
+`python -m tests.crash.query_program DIRECTORY [--by-tasks]` judges what is in `in/` and ends. Its function writes a
+window's rows to a file named by `txn_version`, as Delta would; `calls` tells each call of it. With `--by-tasks` the
+tasks of a job judge and write each window, however small.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bucket_store import failpoints
 from deduper import Deduper, Never, Window
+from deduper.tasks import write as write_task
 
 SCHEMA = "k string, n int"
 
@@ -53,4 +55,6 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    if "--by-tasks" in sys.argv:
+        write_task._WRITER_BYTES = 1
     main(Path(sys.argv[1]))
