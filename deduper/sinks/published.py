@@ -442,7 +442,7 @@ class _Text(_Rows):
 
     def has_key(self, row: dict[str, Any], key: SoughtKey, plain: Sequence[Plain | None]) -> bool:
         """Whether a row has the key, whose plain values these are: NaN equals NaN."""
-        written = (self.plain(row.get(column.name), column.type) for column in key.columns)
+        written = [self.plain(row.get(column.name), column.type) for column in key.columns]
         return all(one == other or (one != one and other != other) for one, other in zip(written, plain, strict=True))
 
 

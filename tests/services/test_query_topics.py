@@ -80,14 +80,12 @@ def test_rows_without_a_value_are_sent_as_json(
 ) -> None:
     """Whatever their columns, as in files of JSON; a text `key` is the record's."""
     unique = new_topic("unique")
-    dedup = Deduper(f"file:{tmp_path}/state", key="id", expiry=Never(), shards=1)
-    lines = tmp_path / "duplicate"
-    write = dedup.into(unique=TopicSink(unique, broker.bootstrap), duplicate=JsonSink(lines), expired=None, error=None)
     others = "X'00ff' bytes, map('a', 1.50) of, CAST(NULL AS INT) gone, timestamp_micros(1767323045000006) at"
     rows = session.sql(f"SELECT 7 id, 'x' key, named_struct('n', array(1, 2)) inner, {others}")
-    write(rows, 0)
-    write(rows, 1)
-    dedup.close()
+    lines = tmp_path / "lines"
+    for number, port in enumerate((TopicSink(unique, broker.bootstrap), JsonSink(lines))):
+        with Deduper(f"file:{tmp_path}/state{number}", key="id", expiry=Never(), shards=1) as dedup:
+            dedup.into(unique=port, duplicate=None, expired=None, error=None)(rows, 0)
     (record,) = read(broker.plain(), unique)
     assert record.value is not None
     assert (record.key, record.value[:41]) == (b"x", b'{"id":7,"key":"x","inner":{"n":[1,2]},"by')

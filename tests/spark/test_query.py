@@ -12,7 +12,7 @@ import shutil
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,6 +45,7 @@ from deduper.query import store as query_store
 from deduper.tasks import write as write_task
 from deduper.testing import Oracle, differences
 from deduper.window.completeness import SEED, SEED_OPEN
+from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.owner_alive import last_end
 from deduper.window.policy import FINGERPRINT
 from deduper.window.recovery import require_of_job
@@ -657,8 +658,17 @@ def test_a_query_that_runs(own: SparkSession, tmp_path: Path) -> None:
     assert copies.filter("at.tags IS NULL").collect()[0]["_dedup"]["first_seen"]["window"] == 0
 
 
-def test_a_large_batch_has_two_jobs_of_its_query(own: SparkSession, tmp_path: Path) -> None:
-    """Spark reads it by one, and the tasks of the other judge and write it; `stop` cancels both."""
+def test_a_large_batch_has_two_jobs_of_its_query(
+    own: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads it by one, and the tasks of the other judge and write it. The next window writes over its files."""
+    left: list[bool] = []
+
+    def leave(places: ExchangeFolders, folder: Path, reads: Sequence[str]) -> None:
+        left.append(bool(reads))
+        places.remove(folder)
+
+    monkeypatch.setattr(ExchangeFolders, "leave", leave)
     rows = own.range(40_000).selectExpr("id % 30000 AS k", "repeat('x', 150) || id AS payload")
     rows.write.parquet(str(tmp_path / "in"))
     dedup = a_deduper(tmp_path)
@@ -672,6 +682,7 @@ def test_a_large_batch_has_two_jobs_of_its_query(own: SparkSession, tmp_path: Pa
     dedup.close()
     assert len(tracker.getJobIdsForGroup(running.runId)) == 2
     assert not set(tracker.getJobIdsForGroup()) - before
+    assert left == [True]
     assert own.read.parquet(str(tmp_path / "unique")).count() == 30_000
 
 
