@@ -229,6 +229,10 @@ class ReplaySource:
             first is not None,
         )
 
+    def newest(self, batch: SourceBatch) -> SourceBatch:
+        """The batch itself: a replay has an end."""
+        return batch
+
     def judged(self, batch: SourceBatch) -> None:
         """Remove the slices of the window: no later one needs them, but a twin."""
         assert isinstance(batch, ReplayBatch)

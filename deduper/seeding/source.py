@@ -153,6 +153,10 @@ class SeedSource:
         batch = self._inner.next_batch()
         return None if batch is None else SeedBatch(_whole(batch), self._name, self._judged, self._kept)
 
+    def newest(self, batch: SourceBatch) -> SourceBatch:
+        """The batch itself: a seed has an end."""
+        return batch
+
     def judged(self, batch: SourceBatch) -> None:
         """See `PlannedSource`."""
         assert isinstance(batch, SeedBatch)

@@ -59,6 +59,10 @@ class FollowedFiles:
             self._list(is_needed=False)
         return self._files.next_batch()
 
+    def newest(self, batch: SourceBatch) -> SourceBatch:
+        """The batch itself: a listing is for several."""
+        return batch
+
     def judged(self, batch: SourceBatch) -> None:
         """Nothing to keep: a listed file is taken once."""
 

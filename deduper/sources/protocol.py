@@ -42,12 +42,20 @@ class BatchPartition:
         )
 
 
+def _expect_nothing(_: object) -> None:
+    """Files are there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts(Generic[_P]):
-    """Records that our own readers read, part by part. `read` is pickled into the job."""
+    """Records that our own readers read, part by part. `read` is pickled into the job.
+
+    `expect` is called before all parts are read one after another here, in this process: it may begin to fetch them.
+    """
 
     read: Callable[[ReadTask, _P], PartRead]
     parts: Sequence[_P]
+    expect: Callable[[Sequence[_P]], None] = _expect_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,13 @@ class PlannedSource(Protocol):
 
         Raises:
             IntegrityError: input is missing between the last judged and this batch.
+        """
+
+    def newest(self, batch: SourceBatch) -> SourceBatch:
+        """The batch, perhaps with what has come since it was planned. Called when its window begins, and not always.
+
+        Raises:
+            IntegrityError: as `next_batch`.
         """
 
     def judged(self, batch: SourceBatch) -> None:

@@ -315,6 +315,35 @@ def reading_of(broker: Broker, directory: Path, topic: str, **more: Any) -> Topi
     return topic_reading(config, config.source, SALT)  # type: ignore[arg-type]  # a source of topics
 
 
+def test_ranges_that_are_expected_are_fetched_together(broker: Broker, new_topic: Topics, tmp_path: Path) -> None:
+    """Each range has its own records, and its own error; those that nobody has read leave nothing to the next ones."""
+    topic = new_topic("several", partitions=3)
+    for number in range(3):
+        send(broker.plain(), topic, [Record(f'{{"k":"{number}-{at}"}}'.encode(), partition=number) for at in range(50)])
+    reading = reading_of(broker, tmp_path, topic)
+
+    def keys(part: RangePart) -> list[str]:
+        return [key for batch in reading.records(part) for key in batch.column("_0").to_pylist()]
+
+    def expected(part: RangePart) -> list[str]:
+        return [f"{part.partition}-{at}" for at in range(part.start, part.end)]
+
+    parts = [RangePart(topic, number, number, 50 - number, number, 0) for number in range(3)]
+    reading.expect([*parts, RangePart(topic, 0, 7, 7, 3, 0)])
+    assert [keys(part) for part in parts] == [expected(part) for part in parts]
+    reading.expect(parts)
+    assert keys(parts[0]) == expected(parts[0])
+    reading.expect([parts[1], parts[2]])
+    assert keys(RangePart(topic, 0, 3, 9, 0, 0)) == [f"0-{at}" for at in range(3, 9)]
+    assert keys(parts[2]) == expected(parts[2])
+    gone = RangePart(topic, 1, 60, 70, 1, 0)
+    reading.expect([parts[0], gone, parts[2]])
+    assert keys(parts[0]) == expected(parts[0])
+    with pytest.raises(SourceAwayError, match="offsets 60 to 69"):
+        keys(gone)
+    assert keys(parts[2]) == expected(parts[2])
+
+
 @pytest.mark.night
 def test_what_is_not_there_is_looked_for_again(broker: Broker, new_topic: Topics, tmp_path: Path) -> None:
     """Offsets that are gone, or never were; a topic that is gone; the consumer is a new one afterwards."""

@@ -41,6 +41,8 @@ class Source:
         self.begun: list[bool] = []
         self.done: list[str] = []
         self.put_offs = 0
+        self.came: dict[str, Any] = {}
+        """By the names of batches: what they are when Spark begins them."""
         self.then: Callable[[], None] = lambda: None
 
     def begin(self, *, drain: bool) -> None:
@@ -52,6 +54,9 @@ class Source:
         if isinstance(given, Exception):
             raise given
         return None if given is None else SimpleNamespace(name=given, partitions=(part(given),))
+
+    def newest(self, batch: Any) -> Any:
+        return self.came.get(batch.name, batch)
 
     def judged(self, batch: Any) -> None:
         self.done.append(batch.name)
@@ -167,6 +172,13 @@ def test_a_source_is_drained_to_its_end(session: SparkSession, events: Events) -
     events.ended()
     assert (events.batches, events.ends) == ([0, 1], [None])
     assert Made(Source()).run(session, drain=True) == []
+
+
+def test_a_window_has_what_has_come_until_spark_begins_it(session: SparkSession) -> None:
+    """The source is asked once more then."""
+    source = Source("a", "b", "c")
+    source.came["b"] = SimpleNamespace(name="b and more", partitions=(part("b"),))
+    assert Made(source).run(session, drain=True) == ["a", "b and more", "c"]
 
 
 def test_a_failure_of_a_window_ends_the_query_with_it(session: SparkSession, events: Events) -> None:

@@ -102,7 +102,7 @@ class KafkaBatch:
 
     def records(self) -> Parts[RangePart]:
         assert self.reading is not None, "the batch was planned only"
-        return Parts(partial(read_part, self.reading), self.parts)
+        return Parts(partial(read_part, self.reading), self.parts, self.reading.expect)
 
     def as_read(self, found: Sequence[PartRead]) -> KafkaBatch:
         """The batch itself.
@@ -238,6 +238,10 @@ class KafkaBatches:
         if self._until is not None:  # drained
             self._cluster.settle_offsets()
         return None
+
+    def newest(self, batch: SourceBatch) -> SourceBatch:
+        """See `PlannedSource`. In the order of time bounds are looked up, which takes longer than it would save."""
+        return batch if self._order is not None else self.next_batch() or batch
 
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)

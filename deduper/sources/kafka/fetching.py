@@ -13,7 +13,7 @@ A process keeps its consumer from window to window. It is in no group: offsets a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -101,6 +101,14 @@ def fetched(client: Mapping[str, str], part: RangePart, with_headers: bool) -> I
         raise
 
 
+def expect(client: Mapping[str, str], parts: Sequence[RangePart], with_headers: bool) -> None:
+    """Begin to fetch some ranges at once, each of another partition; `fetched` gives them, in this order.
+
+    Together they take as long as one: a fetch waits for its brokers. An error is one of the range that it is about.
+    """
+    _reader(client).expect(parts, with_headers)
+
+
 def _failure(part: RangePart, error: KafkaError) -> DeduperError:
     if error.code() in _DAMAGED:
         return IntegrityError(
@@ -111,21 +119,36 @@ def _failure(part: RangePart, error: KafkaError) -> DeduperError:
 
 
 class _RangeReader:
-    """A consumer, one range at a time."""
+    """A consumer, which gives one range at a time."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         self.client = client
         self._error: KafkaError | None = None
         options: dict[str, Any] = {"group.id": "deduper", **_READING, **client, "error_cb": self._failed}
         self._consumer = Consumer(options, logger=QUIET)
+        self._expected: dict[RangePart, PartitionQueue] = {}
+
+    def expect(self, parts: Sequence[RangePart], with_headers: bool) -> None:
+        """See `expect`."""
+        self.forget()
+        self._error = None
+        wanted = [part for part in parts if part.start < part.end]
+        for part in wanted:
+            self._expected[part] = PartitionQueue(self._consumer, part.topic, part.partition, with_headers)
+        self._consumer.assign([TopicPartition(part.topic, part.partition, part.start) for part in wanted])
+
+    def forget(self) -> None:
+        """Expect no range any more."""
+        while self._expected:
+            self._expected.popitem()[1].close()
 
     def records(self, part: RangePart, with_headers: bool) -> Iterator[pa.RecordBatch]:
         """See `fetched`."""
         if part.start >= part.end:
             return
-        self._error = None
-        with closing(PartitionQueue(self._consumer, part.topic, part.partition, with_headers)) as queue:
-            self._consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
+        if part not in self._expected:
+            self.expect([part], with_headers)
+        with closing(self._expected.pop(part)) as queue:
             pieces: list[pa.RecordBatch] = []
             following, count, size, is_over = part.start, 0, 0, False
             while not is_over:
@@ -142,7 +165,7 @@ class _RangeReader:
                     pieces.append(given)
                     count += within
                     size += given.get_total_buffer_size()
-                if is_over:
+                if is_over and not self._expected:
                     self._consumer.unassign()  # what it has fetched of the next window's may be another process'
                     self._consumer.poll(0)  # lines of log and lost connections that have gathered
                 if count and (is_over or count >= MOST_RECORDS or size >= _MOST_BYTES):
@@ -193,12 +216,15 @@ _readers: list[_RangeReader] = []
 
 def _reader(client: Mapping[str, str]) -> _RangeReader:
     if not _readers or _readers[0].client != client:
-        _readers[:] = [_RangeReader(client)]
+        close()
+        _readers.append(_RangeReader(client))
     return _readers[0]
 
 
 def close() -> None:
     """Close this process' consumer, if there is one."""
+    for reader in _readers:
+        reader.forget()
     _readers.clear()
 
 

@@ -20,7 +20,7 @@ from deduper.avro.framing import HEADER_BYTES, framed, schema_ids
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.sources.kafka import partition_queue as queue
-from deduper.sources.kafka.fetching import RangePart, fetched
+from deduper.sources.kafka.fetching import RangePart, expect, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared, Noted
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
@@ -176,6 +176,14 @@ class TopicReading:
             given.topic, given.partition, given.start, given.end, ordinal, given.size_bytes, given.silence_s
         )
 
+    @property
+    def _with_headers(self) -> bool:
+        return self.declared.layout.are_sent or self.format.has_headers
+
+    def expect(self, parts: Sequence[RangePart]) -> None:
+        """Begin to fetch these ranges, each of another partition, whose records are asked for in this order."""
+        expect(self.client, parts, self._with_headers)
+
     def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, Noted]:
         """The records of a range, see `tasks.layout`. Returns what is noted of them.
 
@@ -185,8 +193,7 @@ class TopicReading:
         counted, bound = 0, guarded_above(clock, keeps_text=self.declared.keeps_text)
         rounded: set[int] = set()
         schema_ids: set[int] = set()
-        with_headers = self.declared.layout.are_sent or self.format.has_headers
-        for given in fetched(self.client, part, with_headers):
+        for given in fetched(self.client, part, self._with_headers):
             counted += given.num_rows
             read = self.format.read(part, given, self.declared.stored(()))
             rounded |= read.rounded.intersection(self.declared.key)

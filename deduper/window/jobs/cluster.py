@@ -170,6 +170,7 @@ class ClusterRun:
         """Read small records in the driver; true if that was done. Records that turn out large are left to a job."""
         if not is_small(sum(part.decoded_bytes for part in records.parts)):
             return False
+        records.expect(records.parts)
         left = steps.left_in(task.directory, read_group(records.read, task, records.parts))
         if not is_small(sum(receipt.spilled_bytes for receipt in left.receipts)):
             return False

@@ -131,6 +131,7 @@ class SparkRun:
         """In the driver if they are small, else by one task a core."""
         parts = records.parts
         if is_small(sum(part.decoded_bytes for part in parts)):
+            records.expect(parts)
             return read_group(records.read, task, parts)
         self._is_small = False
         # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
