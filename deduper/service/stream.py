@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
@@ -145,9 +145,8 @@ class WindowStream:
         while self._goes_on:
             due = time.monotonic() + every_s
             self._judged.clear()
-            parts = self._plan()
-            if parts is not None:
-                batches.add(parts)
+            if self._plan():
+                batches.add()
                 while self._goes_on and not self._judged.wait(_LOOK_S):
                     pass
             else:
@@ -155,10 +154,10 @@ class WindowStream:
             while self._goes_on and (left := due - time.monotonic()) > 0:
                 self._is_over.wait(min(left, _LOOK_S))
         if self._windows.failure is not None:
-            batches.add(())  # of which Spark hears in the next batch, if it was not one that failed
+            batches.add()  # of which Spark hears in the next batch, if it was not one that failed
 
-    def _plan(self) -> Sequence[str] | None:
-        """The parts of the next batch, None if there is none now."""
+    def _plan(self) -> bool:
+        """Plan the next batch; false if there is none now."""
         with self._turn:
             if self._planned is None and self._goes_on:
                 with self._reported(), self._step.of(f"window {self._windows.next_number} is planned"):
@@ -167,10 +166,10 @@ class WindowStream:
                     self._is_over.set()
                 elif self._planned is not None:
                     self._step.begin(f"Spark begins the batch of window {self._windows.next_number}")
-                    return [f"{one.name} [{one.start}, {one.end})" for one in self._planned.partitions]
+                    return True
                 elif self._is_drained:
                     self._is_over.set()
-            return None
+            return False
 
     def _judge(self, batch: DataFrame, batch_id: int) -> None:
         """Make the window of the planned batch; Spark's `foreachBatch`, on a thread of its own."""

@@ -64,7 +64,7 @@ def _count(batch: DataFrame, _: int) -> None:
 def _run_query(session: SparkSession, folder: Path) -> None:
     """What a job does with Spark: a query of a planned batch, and a task in Python."""
     batches = PlannedBatches(session)
-    batches.add(["classes"])
+    batches.add()
     query = batches.rows.writeStream.foreachBatch(_count).trigger(availableNow=True)
     query.option("checkpointLocation", f"{folder.as_uri()}/checkpoint").start().awaitTermination()
     session.sparkContext.parallelize(range(4), 2).map(str).collect()

@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -275,23 +275,6 @@ def test_another_owner_ends_an_idle_query(session: SparkSession, monkeypatch: py
     cast(Any, made)._log.check_owner = fenced
     assert made.run(session, drain=False) == []
     assert made.stop.reason == "fenced"
-
-
-def test_rows_are_the_parts_of_the_batch(session: SparkSession) -> None:
-    """For whoever looks at the query from outside."""
-    seen: list[Sequence[Any]] = []
-    judge = WindowStream._judge
-
-    def looking(self: WindowStream, batch: Any, batch_id: int) -> None:
-        seen.append([tuple(row) for row in batch.collect()])
-        judge(self, batch, batch_id)
-
-    WindowStream._judge = looking  # type: ignore[method-assign]
-    try:
-        Made(Source("a", "bcd")).run(session, drain=True)
-    finally:
-        WindowStream._judge = judge  # type: ignore[method-assign]
-    assert seen == [[("a [0, 1)",)], [("bcd [0, 3)",)]]
 
 
 def test_a_stop_before_the_run_is_a_stop(session: SparkSession) -> None:
