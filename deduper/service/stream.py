@@ -178,8 +178,9 @@ class WindowStream:
             planned, self._planned = self._planned, None
             if planned is not None and self._goes_on:
                 with self._reported():
-                    # Spark has taken some 60 ms to begin it.
-                    planned = self._source.newest(planned)
+                    with self._step.of(f"window {self._windows.next_number} is planned"):
+                        # Spark has taken some 60 ms to begin it.
+                        planned = self._source.newest(planned)
                     self._windows.make(planned, self._windows.next_number, judged=self._source.judged)
             self._judged.set()
             if self._windows.failure is not None:  # which ends Spark's query too
