@@ -177,6 +177,7 @@ class KafkaBatches:
         self._ends_at = until
         self._until: Offsets | None = None
         self._is_recorded = True
+        self._told: set[Loss] = set()
         self._latest: Mapping[TopicPartition, int] = {}
         self._reading = reading
         self._sizes = RecordSizes()
@@ -247,6 +248,7 @@ class KafkaBatches:
         assert isinstance(batch, KafkaBatch)
         self._ends = {place: end for place, end in batch.ends.items() if place not in self._parked}
         self._is_new, self._is_recorded = False, True
+        self._told.clear()
         self._watch.progressed()
         self._cluster.commit_offsets(batch.ranges)
 
@@ -369,4 +371,6 @@ class KafkaBatches:
                 f"set `{self._name}.data_loss: continue`"
             )
         for loss in losses:
-            logger.error("%s: lost, and the job continues: %s", self._name, loss)
+            if loss not in self._told:  # by an earlier plan of this window
+                self._told.add(loss)
+                logger.error("%s: lost, and the job continues: %s", self._name, loss)
